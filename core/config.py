@@ -1,0 +1,236 @@
+"""What a run is: which devices, which data, which model, how it is trained.
+
+A `RunConfig` is frozen and validated, goes to JSON and comes back equal. Whether the devices it names
+exist is the engine's to say; everything that can be known without TensorFlow is checked here.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from core.errors import ConfigError
+
+Strategy = Literal["single", "mirrored"]
+DeviceType = Literal["CPU", "GPU"]
+CrossDeviceOps = Literal["auto", "nccl", "hierarchical_copy", "reduction_to_one_device"]
+Dataset = Literal["reuters", "synthetic"]
+Optimizer = Literal["nadam", "adam", "sgd"]
+Monitor = Literal["val_loss", "val_sparse_categorical_accuracy"]
+
+MAX_LOGICAL_DEVICES = 8
+"""Into how many logical devices one physical device may be split."""
+
+DEFAULT_LEARNING_RATE: dict[Optimizer, float] = {"nadam": 0.001, "adam": 0.001, "sgd": 0.01}
+"""What Keras 3.15 uses when no learning rate is given (``keras.optimizers``)."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class DeviceLayout(_Frozen):
+    """Which devices a run sees, how each is split, and the strategy that uses them."""
+
+    strategy: Strategy = "mirrored"
+    device_type: DeviceType = "CPU"
+    visible_devices: tuple[int, ...] = Field(default=(0,), min_length=1)
+    """Indices of the physical devices of `device_type` that the run may see."""
+    logical_devices: int = Field(default=2, ge=1, le=MAX_LOGICAL_DEVICES)
+    """Into how many logical devices each visible device is split."""
+    memory_limit_mb: int | None = Field(default=None, ge=64, le=1_048_576)
+    """Memory of each logical GPU in MiB, as TensorFlow's allocator counts it; None: no limit."""
+    memory_growth: bool = False
+    """Let every visible GPU's memory grow on demand instead of taking it all at once."""
+    cross_device_ops: CrossDeviceOps = "auto"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if len(set(self.visible_devices)) != len(self.visible_devices) or min(self.visible_devices) < 0:
+            raise ConfigError(
+                f"Visible devices {list(self.visible_devices)} must be different indices from 0 on.",
+                "Name each physical device once.",
+                "layout.visible_devices",
+            )
+        if self.device_type == "CPU" and (self.memory_limit_mb is not None or self.memory_growth):
+            raise ConfigError(
+                "Memory limits and memory growth exist for GPUs only.",
+                "Leave both off for a CPU.",
+                "layout.memory_growth" if self.memory_growth else "layout.memory_limit_mb",
+            )
+        if self.memory_growth and self.memory_limit_mb is not None:
+            raise ConfigError(
+                f"Memory growth and a memory limit of {self.memory_limit_mb} MiB exclude each other.",
+                "TensorFlow accepts one of the two for a GPU: turn one off.",
+                "layout.memory_growth",
+            )
+        if self.memory_growth and self.logical_devices > 1:
+            raise ConfigError(
+                f"Memory growth and a split into {self.logical_devices} logical GPUs exclude each other.",
+                "Turn memory growth off, or keep each GPU whole.",
+                "layout.memory_growth",
+            )
+        if self.device_type == "GPU" and self.logical_devices > 1 and self.memory_limit_mb is None:
+            raise ConfigError(
+                f"A GPU split into {self.logical_devices} logical devices needs a memory limit for each.",
+                "Set the memory limit to what each part may use, for example 2048 MiB.",
+                "layout.memory_limit_mb",
+            )
+        if self.device_type == "CPU" and self.cross_device_ops == "nccl":
+            raise ConfigError(
+                "NCCL reduces between GPUs only; TensorFlow has no NCCL kernel for CPUs.",
+                "Choose automatic, hierarchical copy or reduction to one device.",
+                "layout.cross_device_ops",
+            )
+        return self
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the model that train in sync: one per logical device, or one without a strategy."""
+        return self.available if self.strategy == "mirrored" else 1
+
+    @property
+    def available(self) -> int:
+        """Logical devices that the layout makes, used or not."""
+        return len(self.visible_devices) * self.logical_devices
+
+    @property
+    def device_names(self) -> list[str]:
+        """The logical devices that replicas run on, as TensorFlow names them (``/CPU:0``)."""
+        return [f"/{self.device_type}:{i}" for i in range(self.replicas)]
+
+
+class DataConfig(_Frozen):
+    """Which dataset, and how long its sequences are made."""
+
+    dataset: Dataset = "reuters"
+    max_len: int = Field(default=300, ge=1, le=5_000)
+    """Word ids a sequence is padded or cut to."""
+
+
+class ModelConfig(_Frozen):
+    """The chapter's network, Embedding → (Conv1D → MaxPooling1D) × 2 → Flatten → Dense, and its optimizer."""
+
+    embedding_size: int = Field(default=7, ge=1, le=512)
+    filters: tuple[int, int] = (64, 32)
+    kernels: tuple[int, int] = (5, 3)
+    """Words each convolution looks at."""
+    pool: int = Field(default=2, ge=1, le=100)
+    dropout: float = Field(default=0.0, ge=0.0, le=0.9)
+    """Share of the flattened features dropped in training; 0 leaves the layer out."""
+    optimizer: Optimizer = "nadam"
+
+    @model_validator(mode="after")
+    def _in_range(self) -> Self:
+        for name, values, most in (("filters", self.filters, 1_024), ("kernels", self.kernels, 100)):
+            for value in values:
+                if not 1 <= value <= most:
+                    raise ConfigError(
+                        f"{name.capitalize()} {list(values)} must each be from 1 to {most:,}.",
+                        f"Change {value} to a number in that range.",
+                        f"model.{name}",
+                    )
+        return self
+
+    def lengths(self, max_len: int) -> list[int]:
+        """Sequence length after each convolution and pooling.
+
+        Args:
+            max_len: Length of the input sequences.
+
+        Returns:
+            Four lengths; one below 1 means that nothing is left to convolve or pool.
+        """
+        lengths: list[int] = []
+        length = max_len
+        for kernel in self.kernels:
+            length = length - kernel + 1
+            lengths.append(length)
+            length //= self.pool
+            lengths.append(length)
+        return lengths
+
+
+class TrainingConfig(_Frozen):
+    """How the model is trained."""
+
+    epochs: int = Field(default=10, ge=1, le=10_000)
+    batch_size: int = Field(default=32, ge=1, le=65_536)
+    """Global batch size as asked for; see `RunConfig.global_batch_size`."""
+    learning_rate: float | None = Field(default=None, gt=0, le=100)
+    """None takes Keras's default for the optimizer."""
+    seed: int = Field(default=1, ge=0, le=2**31 - 1)
+    patience: int | None = Field(default=None, ge=1, le=10_000)
+    """Epochs without improvement of `monitor` after which training stops early; None: never."""
+    monitor: Monitor = "val_loss"
+    restore_best: bool = True
+    """After an early stop, go back to the weights of the best epoch."""
+    deterministic: bool = False
+    """Make TensorFlow's operations reproducible bit by bit, at some cost in speed."""
+
+
+class RunConfig(_Frozen):
+    """Everything that defines a run."""
+
+    layout: DeviceLayout = DeviceLayout()
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+
+    @model_validator(mode="after")
+    def _model_fits_length(self) -> Self:
+        lengths = self.model.lengths(self.data.max_len)
+        if min(lengths) < 1:
+            chain = " → ".join(str(max(length, 0)) for length in [self.data.max_len, *lengths])
+            raise ConfigError(
+                f"Sequences of {self.data.max_len} words are too short for kernels"
+                f" {self.model.kernels[0]} and {self.model.kernels[1]} with pooling by {self.model.pool}:"
+                f" the length goes {chain}.",
+                "Use longer sequences, smaller kernels or less pooling.",
+                "model.kernels",
+            )
+        return self
+
+    @property
+    def global_batch_size(self) -> int:
+        """The batch size used: the one asked for, rounded up to what the replicas share evenly."""
+        replicas = self.layout.replicas
+        return math.ceil(self.training.batch_size / replicas) * replicas
+
+    @property
+    def per_replica_batch_size(self) -> int:
+        """Rows of a global batch that each replica gets."""
+        return self.global_batch_size // self.layout.replicas
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate used, Keras's default where none was given."""
+        return self.training.learning_rate or DEFAULT_LEARNING_RATE[self.model.optimizer]
+
+    def steps(self, examples: int) -> int:
+        """Batches that `examples` rows make, the last, partial one included."""
+        return math.ceil(examples / self.global_batch_size)
+
+
+def parse_config(values: dict[str, Any]) -> RunConfig:
+    """Builds a `RunConfig` from plain values, such as a form's or a JSON file's.
+
+    Args:
+        values: Nested settings by name; what is missing takes its default.
+
+    Raises:
+        ConfigError: A setting is unknown, of the wrong type, or cannot work with the others.
+    """
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        value = first.get("input")
+        raise ConfigError(
+            f"{field or 'configuration'}: {first['msg']}, but it is {value!r}.",
+            "Correct this setting; the others were left as they are.",
+            field,
+        ) from None

@@ -1,0 +1,79 @@
+"""The error tree. Every error says what was wrong, with the values, and what to do about it.
+
+::
+
+    MirrorboardError
+    ├── ConfigError          a run's configuration cannot work; ``field`` names the setting
+    │   └── UnknownDevice    the layout asks for a device that this machine does not have
+    ├── StoreError           the run store cannot be opened, read or written
+    ├── RunNotFound          no run has this id
+    ├── DatasetError         a dataset could not be prepared
+    │   ├── DownloadFailed   its files are not cached and could not be fetched
+    │   └── DatasetDamaged   its cached file is damaged and could not be fetched again
+    ├── EngineError          an engine process failed or disappeared
+    └── TrainingError        TensorFlow or Keras refused or broke off the training
+"""
+
+from __future__ import annotations
+
+
+class MirrorboardError(Exception):
+    """Base of all errors that are meant for people.
+
+    Attributes:
+        message: What was wrong, with the values.
+        hint: What to do about it; may be empty.
+    """
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".strip()
+
+
+class ConfigError(MirrorboardError):
+    """A run's configuration cannot work.
+
+    Attributes:
+        field: Dotted name of the setting at fault, such as ``training.batch_size``; empty when
+            several settings together are.
+    """
+
+    def __init__(self, message: str, hint: str = "", field: str = "") -> None:
+        super().__init__(message, hint)
+        self.field = field
+
+
+class UnknownDevice(ConfigError):
+    """The layout asks for a device that this machine does not have."""
+
+
+class StoreError(MirrorboardError):
+    """The run store cannot be opened, read or written."""
+
+
+class RunNotFound(MirrorboardError):
+    """No run has this id."""
+
+
+class DatasetError(MirrorboardError):
+    """A dataset could not be prepared."""
+
+
+class DownloadFailed(DatasetError):
+    """The dataset's files are not cached and could not be fetched."""
+
+
+class DatasetDamaged(DatasetError):
+    """The dataset's cached file is damaged and could not be fetched again."""
+
+
+class EngineError(MirrorboardError):
+    """An engine process failed or disappeared."""
+
+
+class TrainingError(MirrorboardError):
+    """TensorFlow or Keras refused or broke off the training."""
