@@ -7,7 +7,6 @@ Nothing in these files is ever unpickled.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -143,7 +142,7 @@ def save(corpus: Corpus, home: Path) -> Path:
     aside = target.with_name(f"{target.name}.{secrets.token_hex(4)}")
     try:
         pq.write_table(table, aside, compression="zstd")
-        os.replace(aside, target)
+        aside.replace(target)
     finally:
         aside.unlink(missing_ok=True)
     return target

@@ -1,0 +1,1 @@
+"""Everything that imports Streamlit or Plotly and is not a page."""

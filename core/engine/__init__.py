@@ -1,0 +1,1 @@
+"""Everything that imports TensorFlow. Runs in processes of its own, one layout each."""
