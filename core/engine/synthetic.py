@@ -19,82 +19,34 @@ TITLE = "Synthetic newswires (generated)"
 VOCABULARY = 30_982
 """Word ids, the four special ones included, as many as Reuters has."""
 
-TRAIN_COUNTS: tuple[int, ...] = (
-    55,
-    432,
-    74,
-    3_159,
-    1_949,
-    17,
-    48,
-    16,
-    139,
-    101,
-    124,
-    390,
-    49,
-    172,
-    26,
-    20,
-    444,
-    39,
-    66,
-    549,
+# fmt: off
+TRAIN_COUNTS = (
+    55, 432, 74, 3159, 1949, 17, 48, 16, 139, 101, 124, 390, 49, 172, 26, 20, 444, 39, 66, 549, 269, 100, 15,
+    41, 62, 92, 24, 15, 48, 19, 45, 39, 32, 11, 50, 10, 49, 19, 19, 24, 36, 30, 13, 21, 12, 18,
 )
-TRAIN_COUNTS += (269, 100, 15, 41, 62, 92, 24, 15, 48, 19, 45, 39, 32, 11, 50, 10, 49, 19, 19, 24, 36, 30)
-TRAIN_COUNTS += (13, 21, 12, 18)
 """Newswires of each class in Reuters' training split: `keras.datasets.reuters.load_data()`, Keras 3.15.1."""
-TEST_COUNTS: tuple[int, ...] = (
-    12,
-    105,
-    20,
-    813,
-    474,
-    5,
-    14,
-    3,
-    38,
-    25,
-    30,
-    83,
-    13,
-    37,
-    2,
-    9,
-    99,
-    12,
-    20,
-    133,
-    70,
-    27,
-    7,
-    12,
+TEST_COUNTS = (
+    12, 105, 20, 813, 474, 5, 14, 3, 38, 25, 30, 83, 13, 37, 2, 9, 99, 12, 20, 133, 70, 27, 7,
+    12, 19, 31, 8, 4, 10, 4, 12, 13, 10, 5, 7, 6, 11, 2, 3, 5, 10, 8, 3, 6, 5, 1,
 )
-TEST_COUNTS += (19, 31, 8, 4, 10, 4, 12, 13, 10, 5, 7, 6, 11, 2, 3, 5, 10, 8, 3, 6, 5, 1)
 """The same of the test split."""
 
-_LENGTH_QUANTILES: tuple[tuple[int, int], ...] = (
-    (0, 13),
-    (10, 17),
-    (50, 24),
-    (100, 35),
-    (250, 60),
-    (500, 96),
-    (750, 179),
-    (890, 301),
+_LENGTH_QUANTILES = (
+    (0, 13), (10, 17), (50, 24), (100, 35), (250, 60), (500, 96),
+    (750, 179), (890, 301), (950, 459), (990, 718), (1000, 1400),
 )
-_LENGTH_QUANTILES += ((950, 459), (990, 718), (1000, 1_400))
 """Per mille of Reuters' training newswires, and the length in word ids that they stay below."""
+# fmt: on
 
 _SPECIAL_WORDS = ("<pad>", "<start>", "<unk>", "<unused>")
 _SYLLABLES = tuple(consonant + vowel for consonant in "bdflmnrstv" for vowel in "aeiou")
 
 _GROUPS = 12
 """Groups of related topics, whose newswires share words and are easily confused."""
-_TOPIC_WORDS = 60
+_TOPIC_WORDS = 40
 _TOPIC_RANKS = (50, 6_000)
 """Ranks in the general vocabulary from which topics take their words."""
-_STRONGEST_TOPIC_PER_MILLE = 350
+_STRONGEST_TOPIC_PER_MILLE = 400
 """A newswire's share of topical words is anything from none to this."""
 
 
@@ -109,10 +61,9 @@ def generate(seed: int = 1987) -> Corpus:
     """
     random = _Random(seed)
     classes = len(TRAIN_COUNTS)
-    labels = np.concatenate(
-        [random.shuffled(np.repeat(np.arange(classes), counts)) for counts in (TRAIN_COUNTS, TEST_COUNTS)]
-    )
-    lengths = _lengths(random.below(1_000_000, len(labels)))
+    splits = (TRAIN_COUNTS, TEST_COUNTS)
+    labels = np.concatenate([random.shuffled(np.repeat(np.arange(classes), counts)) for counts in splits])
+    lengths = np.concatenate([random.shuffled(_lengths(sum(counts))) for counts in splits])
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     tokens = _tokens(random, labels, lengths)
     tokens[offsets[:-1]] = START
@@ -148,13 +99,13 @@ class _Random:
         return np.searchsorted(until, self.below(int(until[-1]), size), side="right")
 
 
-def _lengths(millionths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Lengths at these quantiles, between those of `_LENGTH_QUANTILES` in a straight line."""
+def _lengths(size: int) -> NDArray[np.int64]:
+    """Lengths of `size` newswires, ascending: `_LENGTH_QUANTILES` with straight lines between them."""
     per_mille, length = np.array(_LENGTH_QUANTILES).T
     start = per_mille * 1_000
+    millionths = np.arange(size) * 1_000_000 // size
     at = np.searchsorted(start, millionths, side="right") - 1
-    width = start[at + 1] - start[at]
-    rise = (length[at + 1] - length[at]) * (millionths - start[at]) // width
+    rise = (length[at + 1] - length[at]) * (millionths - start[at]) // (start[at + 1] - start[at])
     lengths: NDArray[np.int64] = length[at] + rise
     return lengths
 
@@ -174,7 +125,7 @@ def _tokens(random: _Random, labels: NDArray[np.int64], lengths: NDArray[np.int6
 
     topical = np.flatnonzero(random.below(1_000, len(tokens)) < strength)
     sources = np.stack([own, classes + group[own], other])[:, topical]
-    source = sources[random.ranks(np.array([5, 3, 2]), len(topical)), np.arange(len(topical))]
+    source = sources[random.ranks(np.array([6, 3, 2]), len(topical)), np.arange(len(topical))]
     word = random.ranks(10**6 // (np.arange(_TOPIC_WORDS) + 5), len(topical))
     tokens[topical] = words[source, word]
     return tokens + len(_SPECIAL_WORDS)
