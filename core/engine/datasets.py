@@ -221,12 +221,15 @@ def _checked(corpus: Corpus) -> Corpus:
     Raises:
         DatasetError: They are not.
     """
+    if not 0 < corpus.train_size < len(corpus.labels):
+        raise DatasetError(
+            f"{corpus.title} hold {len(corpus.labels):,} examples, {corpus.train_size:,} of them for training.",
+            "Prepare the dataset again: training and validation both need some.",
+        )
     for what, values, count in (
         ("word ids", corpus.tokens, corpus.vocabulary),
         ("labels", corpus.labels, len(corpus.class_names)),
     ):
-        if not len(values):
-            raise DatasetError(f"{corpus.title} hold no {what}.", "Prepare the dataset again.")
         low, high = int(values.min()), int(values.max())
         if low < 0 or high >= count:
             raise DatasetError(
