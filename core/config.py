@@ -36,7 +36,7 @@ class DeviceLayout(_Frozen):
 
     strategy: Strategy = "mirrored"
     device_type: DeviceType = "CPU"
-    visible_devices: tuple[int, ...] = Field(default=(0,), min_length=1)
+    visible_devices: tuple[int, ...] = (0,)
     """Indices of the physical devices of `device_type` that the run may see."""
     logical_devices: int = Field(default=2, ge=1, le=MAX_LOGICAL_DEVICES)
     """Into how many logical devices each visible device is split."""
@@ -48,10 +48,11 @@ class DeviceLayout(_Frozen):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if len(set(self.visible_devices)) != len(self.visible_devices) or min(self.visible_devices) < 0:
+        chosen = list(self.visible_devices)
+        if not chosen or len(set(chosen)) != len(chosen) or min(chosen) < 0:
             raise ConfigError(
-                f"Visible devices {list(self.visible_devices)} must be different indices from 0 on.",
-                "Name each physical device once.",
+                f"Visible devices {chosen} must be one or more different indices from 0 on.",
+                "Name at least one physical device, and each once.",
                 "layout.visible_devices",
             )
         if self.device_type == "CPU" and (self.memory_limit_mb is not None or self.memory_growth):

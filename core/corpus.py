@@ -26,6 +26,8 @@ Split = Literal["train", "test"]
 
 PADDING, START, UNKNOWN = 0, 1, 2
 """Word ids with a meaning of their own, as ``keras.datasets.reuters.load_data`` sets them (Keras 3.15)."""
+VOCABULARY, CLASSES = 30_982, 46
+"""Word ids and classes of Reuters as Keras gives it, and of the synthetic newswires made like it."""
 INDEX_OFFSET = 3
 """A word's id is its rank in Keras's word index plus this."""
 

@@ -523,12 +523,6 @@ class Store:
             ).fetchone()
         return row is not None and row["stop_requested_at"] is not None
 
-    def stop_requested(self, job: Job) -> bool:
-        """True when somebody has asked for the job to stop."""
-        with self._read() as connection:
-            row = connection.execute("SELECT stop_requested_at FROM jobs WHERE id = ?", (job.id,)).fetchone()
-        return row is not None and row["stop_requested_at"] is not None
-
     def data_version(self) -> int:
         """A number that changes when another connection has written; costs microseconds to ask."""
         with self._read() as connection:

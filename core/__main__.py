@@ -1,0 +1,316 @@
+"""The command line: the same engine without a browser.
+
+``python -m core devices|train|runs|show|stop``, each with ``--json`` and ``--home``. Exit code 0: the run
+completed or was stopped; 1: it failed; 2: the configuration is invalid.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+from tqdm import tqdm
+
+from core import config as settings
+from core.config import RunConfig, parse_config
+from core.errors import ConfigError, MirrorboardError
+from core.launcher import Launcher
+from core.report import overview, report
+from core.store import Job, Kind, Status, Store, default_home
+
+_POLL_S = 0.1
+_STOP_WAIT_S = 10.0
+
+
+class _Group(click.Group):
+    """A group whose commands end with a message and a hint where a `MirrorboardError` is raised."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except MirrorboardError as error:
+            click.echo(f"Error: {error.message}", err=True)
+            if error.hint:
+                click.echo(f"Hint: {error.hint}", err=True)
+            ctx.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+def _shared(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that stand before or after a subcommand's own."""
+    command = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")(command)
+    return click.option(
+        "--home",
+        type=click.Path(path_type=Path),
+        help="Run store.  [default: $MIRRORBOARD_HOME]",
+    )(command)
+
+
+def _store(ctx: click.Context, home: Path | None) -> Store:
+    return Store(home or ctx.obj["home"] or default_home())
+
+
+def _wants_json(ctx: click.Context, as_json: bool) -> bool:
+    return as_json or bool(ctx.obj["as_json"])
+
+
+@click.group(cls=_Group)
+@_shared
+@click.pass_context
+def main(ctx: click.Context, home: Path | None, as_json: bool) -> None:
+    """Mirrorboard without a browser: devices, training runs, their records."""
+    ctx.obj = {"home": home, "as_json": as_json}
+
+
+@main.command()
+@_shared
+@click.pass_context
+def devices(ctx: click.Context, home: Path | None, as_json: bool) -> None:
+    """List this machine's physical devices."""
+    store = _store(ctx, home)
+    job = _run(store, Kind.INSPECT, {})
+    found = job.result or {}
+    if _wants_json(ctx, as_json):
+        _print_json(found)
+        return
+    for device in found["devices"]:
+        memory = f", {device['memory_bytes'] / 2**30:,.1f} GiB" if device["memory_bytes"] else ""
+        capability = device["compute_capability"]
+        extra = f", compute capability {capability}" if capability else ""
+        click.echo(f"{device['type']}:{device['index']}  {device['name']}{memory}{extra}")
+    if found["gpu_reason"]:
+        click.echo(found["gpu_reason"])
+    click.echo(f"TensorFlow {found['tensorflow']}, Keras {found['keras']}, Python {found['python']}")
+
+
+@main.command()
+@click.option(
+    "--dataset", type=click.Choice(get_args(settings.Dataset)), default="reuters", show_default=True
+)
+@click.option(
+    "--strategy", type=click.Choice(get_args(settings.Strategy)), default="mirrored", show_default=True
+)
+@click.option("--logical-devices", type=int, help="Parts of the device.  [default: 2, or 1 if single]")
+@click.option("--epochs", type=int, default=10, show_default=True)
+@click.option("--batch-size", type=int, default=32, show_default=True, help="Global batch size.")
+@click.option(
+    "--optimizer", type=click.Choice(get_args(settings.Optimizer)), default="nadam", show_default=True
+)
+@click.option("--learning-rate", type=float, help="[default: Keras's own for the optimizer]")
+@click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--patience", type=int, help="Stop early after this many epochs without improvement.")
+@click.option("--deterministic", is_flag=True, help="Reproducible to the last bit, somewhat slower.")
+@_shared
+@click.pass_context
+def train(
+    ctx: click.Context,
+    dataset: str,
+    strategy: str,
+    logical_devices: int | None,
+    epochs: int,
+    batch_size: int,
+    optimizer: str,
+    learning_rate: float | None,
+    seed: int,
+    patience: int | None,
+    deterministic: bool,
+    home: Path | None,
+    as_json: bool,
+) -> None:
+    """Train the chapter's model and record the run."""
+    config = parse_config(
+        {
+            "layout": {
+                "strategy": strategy,
+                "logical_devices": logical_devices or (1 if strategy == "single" else 2),
+            },
+            "data": {"dataset": dataset},
+            "model": {"optimizer": optimizer},
+            "training": {
+                "epochs": epochs,
+                "batch_size": batch_size,
+                "learning_rate": learning_rate,
+                "seed": seed,
+                "patience": patience,
+                "deterministic": deterministic,
+            },
+        }
+    )
+    store = _store(ctx, home)
+    quiet = _wants_json(ctx, as_json)
+    if config.global_batch_size != config.training.batch_size:
+        click.echo(
+            f"Global batch size changed from {config.training.batch_size} to {config.global_batch_size}:"
+            f" {config.layout.replicas} replicas share it evenly.",
+            err=True,
+        )
+    job = _run(store, Kind.TRAIN, config.model_dump(mode="json"), watch=_Bar(store, config, hidden=quiet))
+    if quiet:
+        _print_json(report(store, job.id))
+    else:
+        click.echo(f"Run {job.id} {job.status} in {job.duration_s or 0:,.1f} s.")
+        click.echo(report(store, job.id)["diagnosis"]["sentence"])
+    if job.status not in (Status.COMPLETED, Status.STOPPED):
+        _echo_error(job)
+        ctx.exit(2 if job.error and job.error["field"] else 1)
+
+
+@main.command()
+@_shared
+@click.pass_context
+def runs(ctx: click.Context, home: Path | None, as_json: bool) -> None:
+    """List the runs, newest first."""
+    rows = overview(_store(ctx, home))
+    if _wants_json(ctx, as_json):
+        _print_json(rows)
+        return
+    if not rows:
+        click.echo("No runs yet. Start one with `python -m core train`.")
+    for row in rows:
+        when = datetime.fromtimestamp(row["created_at"], UTC).astimezone()
+        click.echo(
+            f"{row['run_id']}  {row['status']:<10}  {row['epochs_done']:>3} of {row['epochs']} epochs"
+            f"  {when:%Y-%m-%d %H:%M %Z}"
+        )
+
+
+@main.command()
+@click.argument("run_id")
+@_shared
+@click.pass_context
+def show(ctx: click.Context, run_id: str, home: Path | None, as_json: bool) -> None:
+    """Show one run."""
+    about = report(_store(ctx, home), run_id)
+    if _wants_json(ctx, as_json):
+        _print_json(about)
+        return
+    click.echo(f"Run {run_id} {about['status']}, {about['model']['params'] or 0:,} parameters")
+    for epoch in about["history"]:
+        values = "  ".join(
+            f"{name} {'–' if value is None else f'{value:.4f}'}"
+            for name, value in epoch.items()
+            if name not in ("epoch", "duration_s")
+        )
+        click.echo(f"epoch {epoch['epoch']:>3}  {epoch['duration_s']:.1f} s  {values}")
+    click.echo(about["diagnosis"]["sentence"])
+
+
+@main.command()
+@click.argument("run_id")
+@_shared
+@click.pass_context
+def stop(ctx: click.Context, run_id: str, home: Path | None, as_json: bool) -> None:
+    """Stop a run; what it has recorded is kept."""
+    store = _store(ctx, home)
+    before = store.job(run_id).status
+    status = store.request_stop(run_id)
+    deadline = time.monotonic() + _STOP_WAIT_S
+    while not status.is_final and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        status = store.job(run_id).status
+    if _wants_json(ctx, as_json):
+        _print_json({"run_id": run_id, "status": str(status)})
+    elif before.is_final:
+        click.echo(f"Run {run_id} had ended already: {status}.")
+    else:
+        click.echo(f"Run {run_id} {status}.")
+
+
+class _Bar:
+    """A progress bar on standard error, where that is a terminal; one line a stage elsewhere."""
+
+    def __init__(self, store: Store, config: RunConfig, *, hidden: bool) -> None:
+        self._store = store
+        self._hidden = hidden
+        self._epochs = config.training.epochs
+        self._bar: tqdm[Any] | None = None
+        self._told = ""
+
+    def __call__(self, job: Job) -> None:
+        """Shows how far a run is."""
+        if self._hidden:
+            return
+        if not sys.stderr.isatty():
+            self._tell(job)
+            return
+        progress = job.progress
+        if self._bar is None:
+            self._bar = tqdm(unit=" steps", dynamic_ncols=True, leave=False)
+        if job.status is Status.QUEUED:
+            self._bar.set_description_str(_waiting(self._store, job))
+        elif progress:
+            self._bar.total = progress["steps"] * progress["epochs"]
+            self._bar.n = progress["epoch"] * progress["steps"] + progress["step"]
+            self._bar.set_description_str(f"epoch {progress['epoch'] + 1}/{progress['epochs']}, {job.phase}")
+        else:
+            self._bar.set_description_str(job.phase or "starting TensorFlow")
+        self._bar.refresh()
+        if job.status.is_final:
+            self._bar.close()
+
+    def _tell(self, job: Job) -> None:
+        waiting = job.status is Status.QUEUED and self._store.ahead_of(job)
+        text = _waiting(self._store, job) if waiting else job.phase
+        done = self._store.epochs_done(job)
+        if done and not job.status.is_final:
+            text = f"{done} of {self._epochs} epochs done"
+        if text and text != self._told:
+            self._told = text
+            click.echo(text, err=True)
+
+
+def _waiting(store: Store, job: Job) -> str:
+    ahead = store.ahead_of(job)
+    if not ahead:
+        return "starting TensorFlow"
+    return f"waiting behind run {ahead[0].id} ({len(ahead)} ahead)"
+
+
+def _run(
+    store: Store, kind: Kind, config: dict[str, Any], watch: Callable[[Job], None] = lambda _: None
+) -> Job:
+    """Queues a job and waits for its end. Ctrl-C and SIGTERM stop it; a second Ctrl-C leaves it alone."""
+    launcher = Launcher(store, keep_warm=False)
+    launcher.start()
+    job = store.job(store.submit(kind, config))
+    launcher.wake()
+
+    def ask_to_stop(*_: object) -> None:
+        store.request_stop(job.id)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = {number: signal.signal(number, ask_to_stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        while not job.status.is_final:
+            time.sleep(_POLL_S)
+            job = store.job(job.id)
+            watch(job)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        launcher.close()
+    if kind is not Kind.TRAIN and job.status is not Status.COMPLETED:
+        _echo_error(job)
+        raise SystemExit(1)
+    return job
+
+
+def _echo_error(job: Job) -> None:
+    error = job.error or {"message": f"The job was {job.status}.", "hint": ""}
+    click.echo(f"Error: {error['message']}", err=True)
+    if error["hint"]:
+        click.echo(f"Hint: {error['hint']}", err=True)
+
+
+def _print_json(value: Any) -> None:
+    click.echo(json.dumps(value, allow_nan=False, indent=2))
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m core")

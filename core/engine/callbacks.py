@@ -1,0 +1,161 @@
+"""Carries what happens inside ``fit`` out to the supervising thread, without waiting for anything."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import numpy as np
+
+from core.engine.models import STEP_COLUMNS, STEP_SUMS
+from core.engine.pipeline import Batches
+from core.store import LogLine, Metric
+
+
+class Stopped(Exception):
+    """Leaves ``fit`` at once. Keras's own ``stop_training`` would still run a whole validation pass."""
+
+
+@dataclass
+class Outbox:
+    """What the job's thread has to say; the supervising thread takes it to the store.
+
+    Assignments and deque operations are atomic, so neither side ever waits for the other.
+    """
+
+    phase: str | None = None
+    progress: dict[str, Any] | None = None
+    result: dict[str, Any] | None = None
+    steps: deque[tuple[int, int, np.ndarray, float]] = field(default_factory=deque)
+    """First global step, epoch, sums of shape (steps, columns), time."""
+    metrics: deque[Metric] = field(default_factory=deque)
+    logs: deque[LogLine] = field(default_factory=deque)
+
+    def take_metrics(self) -> list[Metric]:
+        """Empties the queues into rows for the store."""
+        rows: list[Metric] = []
+        while self.steps:
+            first, epoch, sums, at = self.steps.popleft()
+            means = sums[:, 1:] / sums[:, :1]
+            for i, values in enumerate(means.tolist()):
+                for name, value in zip(STEP_COLUMNS[1:], values, strict=True):
+                    rows.append(Metric("step", first + i, epoch, "train", name, value, at))
+        while self.metrics:
+            rows.append(self.metrics.popleft())
+        return rows
+
+    def take_logs(self) -> list[LogLine]:
+        """Empties the queue of log lines."""
+        return [self.logs.popleft() for _ in range(len(self.logs))]
+
+
+class Reporter(keras.callbacks.Callback):
+    """Puts every step, every epoch and the progress into an outbox, and ends the fit when asked to.
+
+    Args:
+        outbox: Where to.
+        training: The training batches; their epoch is set before each epoch begins.
+        validation: The validation batches.
+        epochs: Epochs to train.
+        stop: Set by the supervising thread.
+    """
+
+    def __init__(
+        self, outbox: Outbox, training: Batches, validation: Batches, epochs: int, stop: threading.Event
+    ) -> None:
+        super().__init__()
+        self._outbox = outbox
+        self._training = training
+        self._validation = validation
+        self._epochs = epochs
+        self._stop = stop
+        self._epoch = 0
+        self._step = 0
+        self._validation_step: int | None = None
+        self._epoch_began = self._mark = time.perf_counter()
+        self._step_s: float | None = None
+        self._validation_s: float | None = None
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Chooses the epoch's order."""
+        self._epoch, self._step, self._validation_step = epoch, 0, None
+        self._training.epoch.assign(epoch)
+        self._epoch_began = self._mark = time.perf_counter()
+        self._outbox.phase = "building the graph, the first epoch is slower" if epoch == 0 else "training"
+        self._tell()
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Hands over the sums of the steps since the last call."""
+        assert logs is not None
+        replicas = self.model.distribute_strategy.num_replicas_in_sync
+        # Keras reduces what replicas return to their mean; these are sums.
+        sums = np.asarray(logs[STEP_SUMS])[: self._training.steps - self._step] * replicas
+        first = self._epoch * self._training.steps + self._step
+        self._outbox.steps.append((first, self._epoch, sums, time.time()))
+        now = time.perf_counter()
+        if self._step or self._epoch:
+            step_s = (now - self._mark) / len(sums)
+            self._step_s = step_s if self._step_s is None else 0.8 * self._step_s + 0.2 * step_s
+        elif self._epoch == 0:
+            self._outbox.phase = "training"
+        self._mark = now
+        self._step += len(sums)
+        self._tell()
+        if self._stop.is_set():
+            raise Stopped
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Validation begins."""
+        self._validation_step = 0
+        self._mark = time.perf_counter()
+        self._outbox.phase = "validating"
+        self._tell()
+
+    def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Counts validation steps, and leaves in the middle of them when asked to."""
+        self._validation_step = min(batch + 1, self._validation.steps)
+        self._tell()
+        if self._stop.is_set():
+            raise Stopped
+
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Remembers how long validation takes, for the time left."""
+        self._validation_s = time.perf_counter() - self._mark
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Hands over the epoch's metrics."""
+        assert logs is not None
+        at = time.time()
+        step = (epoch + 1) * self._training.steps - 1
+        for name, value in logs.items():
+            if name.endswith(STEP_SUMS):
+                continue
+            split = "validation" if name.startswith("val_") else "train"
+            row = Metric("epoch", step, epoch, split, name.removeprefix("val_"), float(value), at)
+            self._outbox.metrics.append(row)
+        duration_s = time.perf_counter() - self._epoch_began
+        self._outbox.metrics.append(Metric("epoch", step, epoch, "train", "duration_s", duration_s, at))
+
+    def _tell(self) -> None:
+        steps, rows = self._training.steps, self._training.examples
+        remaining_s = None
+        if self._step_s is not None and self._validation_s is not None:
+            ahead = (self._epochs - self._epoch - 1) * (steps * self._step_s + self._validation_s)
+            left = self._validation.steps - (self._validation_step or 0)
+            validation = self._validation_s * left / self._validation.steps
+            remaining_s = ahead + (steps - self._step) * self._step_s + validation
+        self._outbox.progress = {
+            "epoch": self._epoch,
+            "epochs": self._epochs,
+            "step": self._step,
+            "steps": steps,
+            "validation_step": self._validation_step,
+            "validation_steps": self._validation.steps,
+            "step_ms": None if self._step_s is None else self._step_s * 1e3,
+            "examples_per_s": None if self._step_s is None else rows / steps / self._step_s,
+            "remaining_s": remaining_s,
+        }

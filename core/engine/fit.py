@@ -1,0 +1,139 @@
+"""Trains one run: layout, data, model and fit, all in the calling thread.
+
+TensorFlow keeps strategy scope, device and precision policy per thread, so nothing of this may be spread
+over several.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from core import corpus as corpora
+from core.config import RunConfig
+from core.engine import datasets, layout, models
+from core.engine.callbacks import Outbox, Reporter
+from core.engine.pipeline import Batches, batches
+from core.errors import DatasetError
+
+_log = logging.getLogger("mirrorboard")
+
+
+def train(config: RunConfig, home: Path, outbox: Outbox, stop: threading.Event) -> dict[str, Any]:
+    """Runs a training from devices to the last epoch.
+
+    Args:
+        config: The run.
+        home: Folder of the store, where prepared datasets are.
+        outbox: Takes metrics, progress and log lines while it runs.
+        stop: Ends the fit after the present step.
+
+    Returns:
+        The run's result: model, steps, devices, engine settings.
+
+    Raises:
+        MirrorboardError: The layout, the data or the model cannot work.
+        Stopped: `stop` was set.
+    """
+    outbox.phase = "setting up the devices"
+    execution = layout.plan(config)
+    if config.training.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    strategy = layout.apply(config.layout, execution)
+
+    outbox.phase = "preparing the data"
+    corpus = datasets.prepare(config.data.dataset, home, lambda *_: None)
+    _check_labels(corpus)
+    training = _batches(config, corpus, "train", shuffle_seed=config.training.seed)
+    validation = _batches(config, corpus, "test", shuffle_seed=None)
+    if config.global_batch_size != config.training.batch_size:
+        _log.info(
+            "Global batch size changed from %d to %d, so that %d replicas share it evenly.",
+            config.training.batch_size,
+            config.global_batch_size,
+            config.layout.replicas,
+        )
+
+    outbox.phase = "building the model"
+    keras.utils.set_random_seed(config.training.seed)
+    with strategy.scope():
+        model = models.build(
+            config,
+            vocabulary=corpus.vocabulary,
+            classes=len(corpus.class_names),
+            steps_per_execution=execution.steps_per_execution,
+        )
+        model.step_sums = models.StepSums(execution.steps_per_execution)
+        described = models.describe(model, config.per_replica_batch_size)
+    result: dict[str, Any] = {
+        **described,
+        "steps_per_epoch": training.steps,
+        "validation_steps": validation.steps,
+        "train_examples": training.examples,
+        "validation_examples": validation.examples,
+        "devices": layout.devices_of(strategy),
+        "engine": execution.to_json(),
+        "dataset_title": corpus.title,
+    }
+    outbox.result = result
+
+    reporter = Reporter(outbox, training, validation, config.training.epochs, stop)
+    callbacks: list[keras.callbacks.Callback] = [reporter]
+    early = _early_stopping(config)
+    if early is not None:
+        callbacks.append(early)
+    model.fit(
+        training.dataset,
+        validation_data=validation.dataset,
+        epochs=config.training.epochs,
+        shuffle=False,  # the pipeline does it
+        verbose=0,
+        callbacks=callbacks,
+    )
+    if early is not None and early.stopped_epoch:
+        result["early_stop"] = {
+            "epoch": early.stopped_epoch + 1,
+            "best_epoch": early.best_epoch + 1,
+            "restored_best": config.training.restore_best,
+        }
+    return result
+
+
+def _batches(
+    config: RunConfig, corpus: corpora.Corpus, split: corpora.Split, *, shuffle_seed: int | None
+) -> Batches:
+    return batches(
+        corpus.padded(split, config.data.max_len),
+        corpus.split_labels(split),
+        config.global_batch_size,
+        shuffle_seed=shuffle_seed,
+    )
+
+
+def _early_stopping(config: RunConfig) -> keras.callbacks.EarlyStopping | None:
+    training = config.training
+    if training.patience is None:
+        return None
+    return keras.callbacks.EarlyStopping(
+        monitor=training.monitor,
+        mode="min" if training.monitor == "val_loss" else "max",
+        patience=training.patience,
+        restore_best_weights=training.restore_best,
+    )
+
+
+def _check_labels(corpus: corpora.Corpus) -> None:
+    """A label or word id out of range raises on a CPU but trains on garbage on a GPU (TensorFlow 2.21)."""
+    classes, vocabulary = len(corpus.class_names), corpus.vocabulary
+    for what, values, limit in (("class", corpus.labels, classes), ("word id", corpus.tokens, vocabulary)):
+        if values.min() < 0 or values.max() >= limit:
+            raise DatasetError(
+                f"{corpus.title} has a {what} of {values.max()} (smallest {values.min()}), but only"
+                f" 0 to {limit - 1} exist.",
+                "Delete the prepared dataset; it is made anew when it is next needed.",
+            )

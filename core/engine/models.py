@@ -1,0 +1,207 @@
+"""The chapter's network, built so that every row of a batch counts once on any number of replicas."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from core.config import ModelConfig, RunConfig
+
+TOP_K = 5
+
+STEP_SUMS = "step_sums"
+"""Name under which `StepSums` appears in Keras's logs."""
+STEP_COLUMNS = ("rows", "loss", "sparse_categorical_accuracy", "sparse_top_k_categorical_accuracy")
+"""What `StepSums` adds up, in order."""
+
+
+class StepSums(keras.metrics.Metric):
+    """Keeps the sums of each of the last steps apart, on the device.
+
+    Keras's metrics are means over the epoch so far, and with several steps per execution callbacks see
+    only the last step's. This one remembers every step until the callback fetches them all at once. It is
+    summed over replicas when it is read.
+
+    Args:
+        steps: Steps per execution.
+    """
+
+    def __init__(self, steps: int) -> None:
+        super().__init__(name=STEP_SUMS, dtype="float32")
+        self._steps = steps
+        self._sums = self.add_weight(shape=(steps, len(STEP_COLUMNS)), initializer="zeros", name="sums")
+        self._at = self.add_weight(shape=(), dtype="int32", initializer="zeros", name="at")
+
+    def update_state(self, sums: tf.Tensor) -> None:
+        """Stores one step's sums, shape (columns,)."""
+        slot = tf.math.floormod(tf.convert_to_tensor(self._at), self._steps)
+        self._sums.assign(tf.tensor_scatter_nd_update(tf.convert_to_tensor(self._sums), [[slot]], [sums]))
+        self._at.assign(self._at + 1)
+
+    def result(self) -> tf.Tensor:
+        """The sums of the last steps, shape (steps per execution, columns); the oldest first."""
+        return tf.convert_to_tensor(self._sums)
+
+
+class ReplicatedModel(keras.Model):
+    """A Keras model whose loss and metrics do not depend on how a batch is cut into shards.
+
+    It takes ``(x, y, weights)`` batches of `core.engine.pipeline`, in which a real row weighs 1/R and a
+    filler 0. The loss is the weighted sum over this replica's shard, so the sum over replicas, which is
+    how the optimizer adds up gradients, is the batch's mean.
+    """
+
+    step_sums: StepSums | None = None
+
+    def train_step(self, data: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """One step on one replica's shard: forward, backward, update, metrics."""
+        x, y, weights = data
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            loss = self.compute_loss(x, y, y_pred, weights)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
+        if self.step_sums is not None:
+            self.step_sums.update_state(_sums(y, y_pred, weights, loss))
+        return self._counted(x, y, y_pred, weights, loss)
+
+    def test_step(self, data: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """One step of evaluation on one replica's shard."""
+        x, y, weights = data
+        y_pred = self(x, training=False)
+        loss = self.compute_loss(x, y, y_pred, weights, training=False)
+        return self._counted(x, y, y_pred, weights, loss)
+
+    def _counted(
+        self, x: tf.Tensor, y: tf.Tensor, y_pred: tf.Tensor, weights: tf.Tensor, loss: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        rows = tf.reduce_sum(tf.sign(weights))
+        for metric in self.metrics:
+            if metric.name == "loss":
+                # A shard of fillers only has weight 0, and no loss.
+                mean = tf.math.divide_no_nan(loss, tf.reduce_sum(weights))
+                metric.update_state(mean, sample_weight=rows)
+        results: dict[str, tf.Tensor] = self.compute_metrics(x, y, y_pred, sample_weight=tf.sign(weights))
+        return results
+
+
+def _sums(y: tf.Tensor, y_pred: tf.Tensor, weights: tf.Tensor, loss: tf.Tensor) -> tf.Tensor:
+    real = tf.sign(weights)
+    rows = tf.reduce_sum(real)
+    hit = keras.metrics.sparse_categorical_accuracy(y, y_pred)
+    top = keras.metrics.sparse_top_k_categorical_accuracy(y, y_pred, k=TOP_K)
+    mean = tf.math.divide_no_nan(loss, tf.reduce_sum(weights))
+    return tf.stack([rows, mean * rows, tf.reduce_sum(hit * real), tf.reduce_sum(top * real)])
+
+
+def build(
+    config: RunConfig, *, vocabulary: int, classes: int, steps_per_execution: int = 1
+) -> ReplicatedModel:
+    """Builds and compiles a configuration's model; call it inside the strategy's scope.
+
+    The last layer is a softmax, so the loss takes probabilities (``from_logits=False``).
+
+    Args:
+        config: The run.
+        vocabulary: Number of word ids.
+        classes: Number of classes.
+        steps_per_execution: Steps inside one call of the compiled function.
+    """
+    model = _network(config.model, config.data.max_len, vocabulary, classes)
+    model.compile(
+        optimizer=_optimizer(config),
+        # "sum" because the weights already divide by the rows of the whole batch.
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=False, reduction="sum"),
+        weighted_metrics=[
+            keras.metrics.SparseCategoricalAccuracy(),
+            keras.metrics.SparseTopKCategoricalAccuracy(k=TOP_K),
+        ],
+        steps_per_execution=steps_per_execution,
+        # XLA fails with several replicas (Keras 3.15) and gains nothing on one CPU.
+        jit_compile=False,
+    )
+    return model
+
+
+def _network(config: ModelConfig, max_len: int, vocabulary: int, classes: int) -> ReplicatedModel:
+    inputs = keras.Input((max_len,), dtype="int32", name="word_ids")
+    x = keras.layers.Embedding(vocabulary, config.embedding_size)(inputs)
+    for filters, kernel in zip(config.filters, config.kernels, strict=True):
+        x = keras.layers.Conv1D(filters, kernel, activation="relu")(x)
+        x = keras.layers.MaxPooling1D(config.pool)(x)
+    x = keras.layers.Flatten()(x)
+    if config.dropout:
+        x = keras.layers.Dropout(config.dropout)(x)
+    return ReplicatedModel(inputs, keras.layers.Dense(classes, activation="softmax")(x))
+
+
+def _optimizer(config: RunConfig) -> keras.optimizers.Optimizer:
+    kinds = {"nadam": keras.optimizers.Nadam, "adam": keras.optimizers.Adam, "sgd": keras.optimizers.SGD}
+    return kinds[config.model.optimizer](learning_rate=config.learning_rate)
+
+
+def describe(model: ReplicatedModel, per_replica_batch_size: int) -> dict[str, Any]:
+    """Lists a model's layers as Keras reports them, and the memory one replica needs.
+
+    Args:
+        model: A compiled model.
+        per_replica_batch_size: Rows that pass through it at once.
+
+    Returns:
+        JSON values: ``layers``, ``params``, ``trainable``, ``memory`` in bytes, ``optimizer``, ``loss``,
+        ``metrics``.
+    """
+    layers = [layer for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)]
+    weights = _bytes(model.variables)
+    model.optimizer.build(model.trainable_variables)
+    activations = sum(
+        4 * per_replica_batch_size * math.prod(size for size in layer.output.shape[1:] if size)
+        for layer in layers
+    )
+    memory = {
+        "weights_bytes": weights,
+        "gradients_bytes": _bytes(model.trainable_variables),
+        "optimizer_bytes": _bytes(model.optimizer.variables),
+        # Kept from the forward for the backward pass; float32.
+        "activations_bytes": activations,
+    }
+    return {
+        "layers": [
+            {
+                "name": layer.name,
+                "type": type(layer).__name__,
+                "output_shape": list(layer.output.shape),
+                "params": layer.count_params(),
+                "config": _in_words(layer),
+            }
+            for layer in layers
+        ],
+        "params": model.count_params(),
+        "trainable": sum(math.prod(variable.shape) for variable in model.trainable_variables),
+        "memory": {**memory, "total_bytes": sum(memory.values())},
+        "optimizer": type(model.optimizer).__name__,
+        "loss": "SparseCategoricalCrossentropy",
+        "metrics": list(STEP_COLUMNS[2:]),
+    }
+
+
+def _bytes(variables: list[Any]) -> int:
+    return sum(math.prod(variable.shape) * tf.as_dtype(variable.dtype).size for variable in variables)
+
+
+def _in_words(layer: keras.layers.Layer) -> str:
+    match layer:
+        case keras.layers.Embedding():
+            return f"{layer.input_dim:,} words, size {layer.output_dim}"
+        case keras.layers.Conv1D():
+            return f"{layer.filters} filters, kernel {layer.kernel_size[0]}, ReLU"
+        case keras.layers.MaxPooling1D():
+            return f"pool {layer.pool_size[0]}"
+        case keras.layers.Dropout():
+            return f"rate {layer.rate:g}"
+        case keras.layers.Dense():
+            return f"{layer.units} classes, softmax"
+        case _:
+            return ""

@@ -1,0 +1,85 @@
+"""tf.data pipelines that give every layout the same rows in the same order, each counted once.
+
+Two things are done here that a plain ``shuffle().batch()`` does not:
+
+* The order of an epoch comes from the seed and the epoch's number alone. Keras looks into a dataset a
+  different number of times for each strategy, so a reshuffling pipeline would give each another order
+  (Keras 3.15).
+* The last, partial batch is filled up to a whole one with rows of weight 0. A batch that replicas cannot
+  share evenly either fails ("AddN") or is averaged per replica first, which weighs its rows unequally
+  (TensorFlow 2.21). A real row of a batch with R real rows weighs 1/R, so that the weighted sum over all
+  replicas is the batch's mean.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+_PREFETCH = 4
+
+
+@dataclass(frozen=True)
+class Batches:
+    """A dataset of ``(sequences, labels, weights)`` that lasts one epoch each time it is iterated.
+
+    Attributes:
+        dataset: Batches of shapes (batch, max_len) int32, (batch,) int32, (batch,) float32.
+        epoch: Zero-based number of the epoch whose order the next iteration takes; set it before.
+        steps: Batches in an epoch.
+        examples: Rows in an epoch, fillers not counted.
+    """
+
+    dataset: tf.data.Dataset
+    epoch: tf.Variable
+    steps: int
+    examples: int
+
+
+def batches(
+    sequences: NDArray[np.int32],
+    labels: NDArray[np.int32],
+    batch_size: int,
+    *,
+    shuffle_seed: int | None = None,
+) -> Batches:
+    """Cuts rows into whole batches.
+
+    Args:
+        sequences: Shape (examples, max_len).
+        labels: Shape (examples,).
+        batch_size: Rows in a global batch, a multiple of the replicas.
+        shuffle_seed: Gives each epoch an order of its own; None keeps the rows' order.
+    """
+    examples, max_len = sequences.shape
+    steps = math.ceil(examples / batch_size)
+    filler = examples
+    # The tensors live on the host once; a batch is two gathers, with no work per row.
+    with tf.device("/CPU:0"):
+        x = tf.constant(np.concatenate([sequences, np.zeros((1, max_len), np.int32)]))
+        y = tf.constant(np.concatenate([labels, np.zeros(1, np.int32)]))
+        epoch = tf.Variable(0, dtype=tf.int32, trainable=False, name="epoch")
+
+    def order(_: tf.Tensor) -> tf.data.Dataset:
+        rows = tf.range(examples, dtype=tf.int32)
+        if shuffle_seed is not None:
+            rows = tf.random.experimental.stateless_shuffle(rows, seed=[shuffle_seed, epoch])
+        rows = tf.pad(rows, [[0, steps * batch_size - examples]], constant_values=filler)
+        return tf.data.Dataset.from_tensor_slices(tf.reshape(rows, [steps, batch_size]))
+
+    def take(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        real = tf.cast(rows < filler, tf.float32)
+        return tf.gather(x, rows), tf.gather(y, rows), real / tf.reduce_sum(real)
+
+    dataset = (
+        tf.data.Dataset.range(1)
+        .flat_map(order)
+        .map(take, num_parallel_calls=1, deterministic=True)
+        .apply(tf.data.experimental.assert_cardinality(steps))
+        .prefetch(_PREFETCH)
+    )
+    return Batches(dataset, epoch, steps, examples)

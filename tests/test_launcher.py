@@ -1,0 +1,191 @@
+"""Engine processes: queued, killed, lost, outliving who started them, ending when nobody needs them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from conftest import LONG, QUICK, ROOT, ended, wait_for
+
+from core.launcher import Launcher, engine_log, exit_in_words, is_alive
+from core.store import Kind, Status
+
+STARTER = """
+import sys, time
+from pathlib import Path
+from core.launcher import Launcher
+from core.store import Store
+Launcher(Store(Path(sys.argv[1]))).start()
+time.sleep(600)
+"""
+
+
+def reaching_epochs(store, job_id, epochs=1):
+    """Waits until a run trains and has this many epochs recorded."""
+    wait_for(
+        lambda: store.epochs_done(store.job(job_id)) >= epochs or store.job(job_id).status.is_final,
+        90,
+        f"{epochs} epochs",
+    )
+    job = store.job(job_id)
+    assert job.status is Status.RUNNING, job.error
+    return job
+
+
+def test_kill_9_in_mid_epoch_ends_the_run_as_failed_and_keeps_what_was_recorded(store, launcher):
+    job_id = store.submit(Kind.TRAIN, LONG)
+    job = reaching_epochs(store, job_id)
+    os.kill(job.pid, signal.SIGKILL)
+    killed_at = time.monotonic()
+    job = ended(store, job_id, 10)
+    assert time.monotonic() - killed_at < 3
+    assert job.status is Status.FAILED
+    assert "killed: signal 9, often out of memory" in job.error["message"]
+    assert store.epochs_done(job) >= 1
+    assert store.metrics(job, per="step")
+    assert job.pid is None
+
+
+def test_a_run_goes_on_without_the_process_that_started_it_and_the_next_one_looks_after_it(home, store):
+    starter = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            STARTER,
+            str(home),
+        ],
+        cwd=ROOT,
+    )
+    job_id = store.submit(Kind.TRAIN, LONG)
+    job = reaching_epochs(store, job_id)
+    starter.kill()
+    starter.wait()
+    epochs = store.epochs_done(job)
+    reaching_epochs(store, job_id, epochs + 2)
+    idle = [engine for engine in store.engines() if engine.job is None]
+    wait_for(
+        lambda: not any(psutil.pid_exists(e.pid) for e in idle), 10, "idle engines to end with their owner"
+    )
+
+    launcher = Launcher(store, keep_warm=False)
+    launcher.start()
+    time.sleep(1)
+    assert store.job(job_id).status is Status.RUNNING
+    os.kill(job.pid, signal.SIGKILL)
+    job = ended(store, job_id, 10)
+    assert job.status is Status.LOST
+    assert "disappeared" in job.error["message"]
+    launcher.close()
+
+
+def test_two_starts_at_once_one_runs_the_other_waits(store, launcher):
+    first, second = store.submit(Kind.TRAIN, QUICK), store.submit(Kind.TRAIN, QUICK)
+    wait_for(lambda: store.job(first).status is Status.RUNNING, 30, "the first to run")
+    assert store.job(second).status is Status.QUEUED
+    assert [job.id for job in store.ahead_of(store.job(second))] == [first]
+    one, two = ended(store, first), ended(store, second)
+    assert (one.status, two.status) == (Status.COMPLETED, Status.COMPLETED)
+    assert two.started_at >= one.finished_at
+
+
+def test_stop_ends_a_fit_within_two_seconds_and_keeps_its_epochs(store, launcher):
+    job_id = store.submit(Kind.TRAIN, LONG)
+    reaching_epochs(store, job_id)
+    asked = time.monotonic()
+    assert store.request_stop(job_id) is Status.STOPPING
+    job = ended(store, job_id, 10)
+    assert time.monotonic() - asked < 2
+    assert job.status is Status.STOPPED
+    assert store.epochs_done(job) >= 1
+    assert job.result["params"] == 332_856
+
+
+def test_stop_during_validation_does_not_wait_for_its_end(store, launcher):
+    job_id = store.submit(Kind.TRAIN, {**QUICK, "training": {"epochs": 500, "batch_size": 8}})
+    wait_for(lambda: store.job(job_id).phase == "validating", 90, "validation")
+    asked = time.monotonic()
+    store.request_stop(job_id)
+    job = ended(store, job_id, 10)
+    assert time.monotonic() - asked < 2
+    assert job.status is Status.STOPPED
+    assert store.epochs_done(job) == 0
+
+
+def test_stop_before_the_first_step_takes_no_longer(store, launcher):
+    job_id = store.submit(Kind.TRAIN, {**LONG, "layout": {"logical_devices": 8}})
+    wait_for(lambda: store.job(job_id).phase.startswith("building"), 60, "the graph")
+    asked = time.monotonic()
+    store.request_stop(job_id)
+    assert ended(store, job_id, 10).status is Status.STOPPED
+    assert time.monotonic() - asked < 2.5
+
+
+def test_sigterm_to_the_engine_stops_the_run_gracefully(store, launcher):
+    job_id = store.submit(Kind.TRAIN, LONG)
+    job = reaching_epochs(store, job_id)
+    os.kill(job.pid, signal.SIGTERM)
+    assert ended(store, job_id, 10).status is Status.STOPPED
+
+
+def test_no_process_and_no_file_is_left_over(home, store):
+    launcher = Launcher(store, keep_warm=True)
+    launcher.start()
+    job = ended(store, store.submit(Kind.TRAIN, QUICK))
+    assert job.status is Status.COMPLETED, job.error
+    engines = wait_for(lambda: len(store.engines()) >= 2 and store.engines(), 30, "warm engines")
+    launcher.close()
+    assert not any(is_alive(engine.pid, engine.pid_started_at) for engine in engines)
+    assert store.engines() == []
+    assert list((home / "engines").iterdir()) == []
+
+
+def test_a_warm_engine_is_ready_before_work_comes(store):
+    launcher = Launcher(store, keep_warm=True)
+    launcher.start()
+    wait_for(lambda: sum(e.ready_at is not None for e in store.engines()) == 2, 60, "two warm engines")
+    submitted = time.monotonic()
+    job = ended(store, store.submit(Kind.DESCRIBE, {}))
+    assert job.status is Status.COMPLETED, job.error
+    assert time.monotonic() - submitted < 3
+    launcher.close()
+
+
+def test_an_engine_that_cannot_start_fails_its_jobs_with_its_last_words(store, monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "no_such_backend")
+    launcher = Launcher(store, keep_warm=False)
+    launcher.start()
+    job = ended(store, store.submit(Kind.TRAIN, QUICK), 60)
+    launcher.close()
+    assert job.status is Status.FAILED
+    assert "could not start (exit code 1)" in job.error["message"]
+    assert "no_such_backend" in job.error["details"]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (1, "exit code 1"),
+        (-signal.SIGKILL, "killed: signal 9, often out of memory"),
+        (-signal.SIGSEGV, "crashed: signal 11, a fault in native code"),
+        (-signal.SIGUSR1, "killed: signal 10"),
+        (-99, "killed: signal 99"),
+    ],
+)
+def test_exit_codes_in_words(code, words):
+    assert exit_in_words(code) == words
+
+
+def test_a_reused_pid_is_not_taken_for_the_process_that_had_it():
+    me = psutil.Process()
+    assert is_alive(me.pid, me.create_time())
+    assert not is_alive(me.pid, me.create_time() - 100)
+    assert not is_alive(2**22 + 1, 0.0)
+
+
+def test_an_engines_log_is_kept_under_the_store(tmp_path):
+    assert engine_log(tmp_path, "ab") == tmp_path / "engines" / "ab.log"

@@ -1,0 +1,157 @@
+"""The run store: states, claims, metrics, and the ways a file can be bad."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from core.errors import MirrorboardError, RunNotFound, StoreError
+from core.store import Engine, Kind, LogLine, Metric, Status, Store
+
+
+def engine(engine_id: str, pid: int = 1) -> Engine:
+    return Engine(engine_id, "layout", pid, 0.0, 1, time.time(), None, None)
+
+
+def test_a_job_is_claimed_once_however_many_engines_ask(home, store):
+    ids = [store.submit(Kind.CHECK, {"n": n}) for n in range(20)]
+    claimed: list[str] = []
+
+    def take(name: str) -> None:
+        mine = Store(home)
+        while (job := mine.claim([Kind.CHECK], name)) is not None:
+            claimed.append(job.id)
+        mine.close()
+
+    threads = [threading.Thread(target=take, args=(f"e{n}",)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(claimed) == sorted(ids)
+
+
+def test_one_training_at_a_time_in_order_and_the_queue_says_behind_whom(store):
+    first, second, third = (store.submit(Kind.TRAIN, {}) for _ in range(3))
+    store.add_engine(engine("a", pid=4321))
+    running = store.claim([Kind.TRAIN], "a")
+    assert running.id == first
+    assert running.pid == 4321
+    assert store.claim([Kind.TRAIN], "b") is None
+    assert [job.id for job in store.ahead_of(store.job(third))] == [first, second]
+    store.finish(first, Status.COMPLETED)
+    assert store.job(first).pid is None
+    assert store.claim([Kind.TRAIN], "b").id == second
+
+
+def test_a_final_status_never_changes(store):
+    job_id = store.submit(Kind.TRAIN, {})
+    store.claim([Kind.TRAIN], "a")
+    assert store.finish(job_id, Status.FAILED, error=MirrorboardError("it broke", "mend it"), details="trace")
+    assert not store.finish(job_id, Status.COMPLETED)
+    assert store.request_stop(job_id) is Status.FAILED
+    job = store.job(job_id)
+    assert job.error == {
+        "type": "MirrorboardError",
+        "message": "it broke",
+        "hint": "mend it",
+        "field": "",
+        "details": "trace",
+    }
+
+
+def test_stop_ends_a_queued_job_at_once_and_asks_a_running_one(store):
+    running, queued = store.submit(Kind.TRAIN, {}), store.submit(Kind.TRAIN, {})
+    job = store.claim([Kind.TRAIN], "a")
+    assert store.request_stop(queued) is Status.STOPPED
+    assert not store.report(job, phase="training")
+    assert store.request_stop(running) is Status.STOPPING
+    assert store.report(job)
+
+
+def test_metrics_are_read_from_where_the_reader_stopped(store):
+    job = store.job(store.submit(Kind.TRAIN, {}))
+    rows = [Metric("step", n, 0, "train", "loss", n / 2, 1.0) for n in range(5)]
+    store.report(job, metrics=[*rows[:3], Metric("epoch", 2, 0, "validation", "loss", 0.5, 2.0)])
+    seen = store.metrics(job, per="step")
+    assert [row.value for row in seen] == [0.0, 0.5, 1.0]
+    store.report(job, metrics=rows[3:])
+    assert [row.step for row in store.metrics(job, per="step", after=seen[-1].id)] == [3, 4]
+    assert store.epochs_done(job) == 1
+    assert store.last_metric_id(job) == 6
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), np.float32("nan"), None])
+def test_what_is_not_finite_is_kept_as_a_gap(store, value):
+    job = store.job(store.submit(Kind.TRAIN, {}))
+    store.report(job, metrics=[Metric("step", 0, 0, "train", "loss", value, 1.0)])
+    assert [row.value for row in store.metrics(job, per="step")] == [None]
+
+
+def test_logs_keep_the_newest_lines_in_order(store):
+    job = store.job(store.submit(Kind.TRAIN, {}))
+    store.report(job, logs=[LogLine(float(n), "info", "tensorflow", f"line {n} ✓") for n in range(10)])
+    assert [line.text for line in store.logs(job, limit=2)] == ["line 8 ✓", "line 9 ✓"]
+
+
+def test_an_unknown_run_is_named(store):
+    with pytest.raises(RunNotFound, match="no run 'abc'"):
+        store.job("abc")
+
+
+def test_writers_wait_for_each_other(home, store):
+    """Two writers that read first fail at once with a deferred transaction."""
+    job = store.job(store.submit(Kind.TRAIN, {}))
+    failures: list[Exception] = []
+
+    def write() -> None:
+        mine = Store(home)
+        try:
+            for n in range(50):
+                mine.report(job, metrics=[Metric("step", n, 0, "train", "loss", 1.0, 1.0)])
+                mine.claim([Kind.CHECK], "nobody")
+        except StoreError as error:
+            failures.append(error)
+        mine.close()
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert len(store.metrics(job, per="step")) == 200
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="cannot be written: Not a directory") as caught:
+        Store(tmp_path / "file" / "home")
+    assert "MIRRORBOARD_HOME" in caught.value.hint
+
+
+def test_a_damaged_database_is_named_and_left_alone(home):
+    home.mkdir()
+    (home / "mirrorboard.sqlite3").write_bytes(b"this is no database" * 100)
+    with pytest.raises(StoreError, match=r"mirrorboard.sqlite3 is damaged"):
+        Store(home)
+    assert (home / "mirrorboard.sqlite3").read_bytes().startswith(b"this is no database")
+
+
+def test_a_newer_schema_is_refused(home, store):
+    connection = sqlite3.connect(home / "mirrorboard.sqlite3")
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(StoreError, match="schema 99"):
+        Store(home)
+
+
+def test_opening_a_store_again_keeps_what_is_in_it(home, store):
+    job_id = store.submit(Kind.TRAIN, {"a": [1, None, "ü"]})
+    again = Store(home)
+    assert again.job(job_id).config == {"a": [1, None, "ü"]}
+    again.close()
