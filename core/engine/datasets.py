@@ -223,8 +223,8 @@ def _checked(corpus: Corpus) -> Corpus:
     """
     if not 0 < corpus.train_size < len(corpus.labels):
         raise DatasetError(
-            f"{corpus.title} hold {len(corpus.labels):,} examples, {corpus.train_size:,} of them for training.",
-            "Prepare the dataset again: training and validation both need some.",
+            f"{corpus.title}: {corpus.train_size:,} of {len(corpus.labels):,} examples are for training.",
+            "Prepare the dataset again; training and validation both need some.",
         )
     for what, values, count in (
         ("word ids", corpus.tokens, corpus.vocabulary),
