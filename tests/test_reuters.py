@@ -24,14 +24,14 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from conftest import ROOT
 
 from core import corpus as corpora
-from core.analysis.dataset import class_balance, padding
+from core.analysis.dataset import class_balance, padding, shards
 from core.corpus import START, UNKNOWN, Corpus
 from core.engine import datasets, synthetic
 from core.errors import DatasetError, DownloadFailed
 
+ROOT = Path(__file__).parent.parent
 FILES = ("reuters.npz", "reuters_word_index.json")
 
 
@@ -117,6 +117,33 @@ def test_padded_is_what_keras_makes(reuters: Corpus, max_len: int) -> None:
     padded = reuters.padded("test", max_len)
     assert padded.dtype == expected.dtype
     assert np.array_equal(padded, expected)
+
+
+CUT = """
+import json
+import tensorflow as tf
+[cpu] = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 8)
+cut = []
+for replicas in (2, 3, 4, 8):
+    strategy = tf.distribute.MirroredStrategy([f"/CPU:{i}" for i in range(replicas)])
+    for rows in (1, 3, 9, 22, 24):
+        batches = strategy.experimental_distribute_dataset(tf.data.Dataset.range(rows).batch(24))
+        shards = [shard.numpy().tolist() for b in batches for shard in strategy.experimental_local_results(b)]
+        cut.append((rows, replicas, shards))
+print(json.dumps(cut))
+"""
+
+
+def test_shards_are_cut_as_tf_distribute_cuts_them() -> None:
+    # In a process of its own: TensorFlow takes one device layout in its life.
+    done = subprocess.run(
+        [sys.executable, "-c", CUT], capture_output=True, text=True, check=True, timeout=120
+    )
+    cut = json.loads(done.stdout)
+    assert len(cut) == 20
+    for rows, replicas, expected in cut:
+        assert [list(shard) for shard in shards(rows, replicas)] == expected
 
 
 # What was prepared
