@@ -12,8 +12,8 @@ WORSE_EPOCHS = 2
 """Epochs after the best that overfitting takes: one may be chance."""
 _LEAST_FALL = 0.02
 """Fall of training loss, as a share, that counts as one."""
-_ACCURACY_HARDLY_MOVED = 0.035
-"""Fall of validation accuracy up to which a rise of the loss is called overconfidence: two points, and the
+ACCURACY_HARDLY_MOVED = 0.035
+"""Change of validation accuracy up to which a rise of the loss is called overconfidence: two points, and the
 one and a half that two accuracies of 0.6 on 2,246 examples differ by chance (one standard deviation)."""
 
 
@@ -68,9 +68,9 @@ class Losses:
         return None if before is None or after is None else before - after
 
     @property
-    def accuracy_hardly_moved(self) -> bool:
+    def accuracy_held(self) -> bool:
         """True when validation accuracy is known and has not fallen by more than a few points."""
-        return self.accuracy_fall is not None and self.accuracy_fall <= _ACCURACY_HARDLY_MOVED
+        return self.accuracy_fall is not None and self.accuracy_fall <= ACCURACY_HARDLY_MOVED
 
 
 def known(values: Sequence[float | None]) -> list[float]:

@@ -24,7 +24,7 @@ class Diagnosis:
     overfit_from: int | None
     """First epoch after the best when the model overfits, else None: from here a chart shades."""
     overconfident: bool
-    """Validation loss rose while validation accuracy hardly moved."""
+    """Validation loss rose while validation accuracy did not fall, or hardly."""
     criteria: dict[str, int | None]
     """The epoch after which each stopping criterion would have stopped; None: it never fires."""
     gap: tuple[float | None, ...]
@@ -66,7 +66,7 @@ def diagnose(
         best_epoch=None if best is None else losses.epochs[best],
         best_val_loss=None if best is None else losses.val[best],
         overfit_from=losses.epochs[best + 1] if overfits and best is not None else None,
-        overconfident=overfits and losses.accuracy_hardly_moved,
+        overconfident=overfits and losses.accuracy_held,
         criteria=stop_epochs(history, thresholds or Thresholds()),
         gap=tuple(
             None if v is None or t is None else v - t for v, t in zip(losses.val, losses.train, strict=True)

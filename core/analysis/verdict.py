@@ -13,7 +13,7 @@ from enum import StrEnum
 from itertools import pairwise
 from statistics import median
 
-from core.analysis.losses import WORSE_EPOCHS, Losses, known, scatter
+from core.analysis.losses import ACCURACY_HARDLY_MOVED, WORSE_EPOCHS, Losses, known, scatter
 
 _FEWEST_EPOCHS = 3
 """Below which nothing is claimed."""
@@ -190,9 +190,10 @@ def _overfitting(losses: Losses) -> Finding | None:
         f"{_best(losses)}. Since then it rose {_percent(rise)} while training loss fell"
         f" {_percent(fall)}: the model is memorising."
     )
-    if losses.accuracy_hardly_moved:
+    if losses.accuracy_held:
+        moved = "hardly moved" if (losses.accuracy_fall or 0.0) >= -ACCURACY_HARDLY_MOVED else "even rose"
         sentence += (
-            f" Validation accuracy hardly moved ({losses.val_accuracy[best]:.3f} →"
+            f" Validation accuracy {moved} ({losses.val_accuracy[best]:.3f} →"
             f" {losses.val_accuracy[last]:.3f}), so most of the rise is overconfidence:"
             " wrong answers given with more and more certainty."
         )
