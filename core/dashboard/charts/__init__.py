@@ -1,0 +1,19 @@
+"""Every chart of the dashboard. Plotly is imported in this package alone."""
+
+from core.dashboard.charts.component import chart, install_plotly_js, show
+from core.dashboard.charts.datasets import class_distribution, length_histogram
+from core.dashboard.charts.training import Axis, Curves, StepValues, accuracy_curve, gap_curve, loss_curve
+
+__all__ = [
+    "Axis",
+    "Curves",
+    "StepValues",
+    "accuracy_curve",
+    "chart",
+    "class_distribution",
+    "gap_curve",
+    "install_plotly_js",
+    "length_histogram",
+    "loss_curve",
+    "show",
+]

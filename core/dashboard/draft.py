@@ -1,0 +1,183 @@
+"""The run that is being put together on the pages: each setting is the value of one widget.
+
+A widget's key is the setting's dotted name, such as ``training.epochs``, which is also the name in a
+`ConfigError` and in the address: settings that differ from their defaults are kept there, so that a reload
+or a sent link brings them back. Session state alone would lose them with the session (Streamlit 1.67, 120 s
+after the connection), and ``bind="query-params"`` drops those of other pages.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, cast, get_args
+from urllib.parse import urlencode
+
+import streamlit as st
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from core.config import DeviceLayout, RunConfig, parse_config
+from core.errors import ConfigError
+
+_ADDRESS = """
+export default function ({ data }) {
+  const url = new URL(window.location.href);
+  const wanted = new URLSearchParams(data);
+  if (url.searchParams.toString() === wanted.toString()) return;
+  url.search = wanted.toString();
+  // Not pushState: settings are no places that the Back button should return to.
+  window.history.replaceState(window.history.state, "", url);
+}
+"""
+_address = st.components.v2.component("mirrorboard_address", js=_ADDRESS)
+
+
+@dataclass(frozen=True)
+class _Setting:
+    default: Any
+    low: float | None
+    high: float | None
+    adapter: TypeAdapter[Any]
+
+    def decoded(self, text: str) -> Any:
+        """A value from the address: brought into range, the default where it makes no sense."""
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            value = max(value, self.low) if self.low is not None else value
+            value = min(value, self.high) if self.high is not None else value
+        try:
+            value = self.adapter.validate_python(value)
+        except ValidationError:
+            return self.default
+        return list(value) if isinstance(value, tuple) else value
+
+
+def _settings() -> dict[str, _Setting]:
+    settings: dict[str, _Setting] = {}
+    for section, model in RunConfig.model_fields.items():
+        assert isinstance(model.annotation, type)
+        assert issubclass(model.annotation, BaseModel)
+        for name, field in model.annotation.model_fields.items():
+            key = f"{section}.{name}"
+            parts = get_args(field.annotation)
+            if isinstance(field.default, tuple) and Ellipsis not in parts:
+                for i, part in enumerate(field.default):
+                    settings[f"{key}.{i}"] = _Setting(part, 1, None, TypeAdapter(int))
+            else:
+                settings[key] = _setting(field)
+    return settings
+
+
+def _setting(field: FieldInfo) -> _Setting:
+    def bound(name: str) -> Any:
+        return next((getattr(rule, name) for rule in field.metadata if hasattr(rule, name)), None)
+
+    default = list(field.default) if isinstance(field.default, tuple) else field.default
+    return _Setting(default, bound("ge"), bound("le"), TypeAdapter(cast("Any", field.annotation)))
+
+
+_SETTINGS = _settings()
+_CHOSEN_RUN = "run"
+
+
+def restore() -> None:
+    """Brings the settings of the address into a new session, and defaults for the rest."""
+    for name, setting in _SETTINGS.items():
+        if name not in st.session_state:
+            text = st.query_params.get(name)
+            st.session_state[name] = setting.default if text is None else setting.decoded(text)
+    if _CHOSEN_RUN in st.query_params:
+        st.session_state[_CHOSEN_RUN] = st.query_params[_CHOSEN_RUN]
+
+
+def address() -> dict[str, str]:
+    """What the address must carry: settings that differ from their defaults, and the chosen run."""
+    changed = {}
+    for name, setting in _SETTINGS.items():
+        now = value(name)
+        if now != setting.default:
+            changed[name] = now if isinstance(now, str) else json.dumps(now)
+    run = chosen_run()
+    return {**changed, _CHOSEN_RUN: run} if run else changed
+
+
+def keep_in_address() -> None:
+    """Writes the settings and the chosen run to the address bar."""
+    _address(key="address", data=urlencode(address()))
+
+
+def chosen_run() -> str | None:
+    """Id of the run that the viewer looks at."""
+    run = st.session_state.get(_CHOSEN_RUN)
+    return run if isinstance(run, str) else None
+
+
+def choose_run(run_id: str | None) -> None:
+    """Looks at another run, or at none."""
+    st.session_state[_CHOSEN_RUN] = run_id
+
+
+def bounds(name: str) -> tuple[Any, Any]:
+    """Lowest and highest value of a setting; None where there is no limit."""
+    return _SETTINGS[name].low, _SETTINGS[name].high
+
+
+def default(name: str) -> Any:
+    """A setting's default."""
+    return _SETTINGS[name].default
+
+
+def value(name: str) -> Any:
+    """A setting's value at present."""
+    return st.session_state.get(name, _SETTINGS[name].default)
+
+
+def values() -> dict[str, Any]:
+    """All settings, nested as `core.config.parse_config` takes them."""
+    nested: dict[str, dict[str, Any]] = {}
+    for name in _SETTINGS:
+        section, field, *place = name.split(".")
+        if place:
+            nested.setdefault(section, {}).setdefault(field, []).append(value(name))
+        else:
+            nested.setdefault(section, {})[field] = value(name)
+    return nested
+
+
+def config(**sections: dict[str, Any]) -> RunConfig:
+    """The run as it stands.
+
+    Args:
+        sections: Settings that take the place of the draft's, by section.
+
+    Raises:
+        ConfigError: It cannot work; `ConfigError.field` is the name of a setting.
+    """
+    nested = values()
+    for section, changes in sections.items():
+        nested[section] = {**nested[section], **changes}
+    return parse_config(nested)
+
+
+def layout() -> DeviceLayout:
+    """The draft's device layout, whatever the other settings are.
+
+    Raises:
+        ConfigError: It cannot work.
+    """
+    return parse_config({"layout": values()["layout"]}).layout
+
+
+def problem_at(error: ConfigError | None, *names: str) -> None:
+    """Shows an error under the fields it belongs to.
+
+    Args:
+        error: What `config` raised, if anything.
+        names: Settings, or the beginnings of their names.
+    """
+    if error is not None and any(error.field == name or error.field.startswith(f"{name}.") for name in names):
+        st.error(f"{error.message} {error.hint}", icon=":material/error:")

@@ -1,0 +1,152 @@
+"""Drawings in HTML that follow the theme: layouts, pipelines, shards, architectures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+import streamlit as st
+
+from core.analysis.dataset import shards
+from core.config import DeviceLayout, RunConfig
+
+_JS = """
+export default function ({ data, parentElement }) {
+  let root = parentElement.querySelector(".drawing");
+  if (!root) { root = document.createElement("div"); root.className = "drawing"; parentElement.appendChild(root); }
+  root.style.cssText = getComputedStyle(parentElement.host ?? parentElement)
+    .getPropertyValue("--st-chart-categorical-colors").split(",").map((c, i) => `--c${i}:${c}`).join(";");
+  root.innerHTML = data;
+}
+"""
+
+_CSS = """
+.drawing { font-family: var(--st-font); color: var(--st-text-color); font-size: 0.86rem; line-height: 1.35; }
+.row { display: flex; flex-wrap: wrap; gap: 0.5rem; align-items: stretch; }
+.box { border: 1px solid var(--st-border-color); border-radius: var(--st-base-radius); padding: 0.55rem 0.7rem;
+       background: var(--st-secondary-background-color); min-width: 0; }
+.box b { display: block; font-weight: 620; }
+.box small, .note { opacity: 0.78; font-size: 0.8rem; }
+.flow .box { flex: 1 1 8.2rem; position: relative; }
+.flow code { font-family: var(--st-code-font); font-size: 0.78rem; color: var(--st-code-text-color);
+             overflow-wrap: anywhere; }
+.arrow { align-self: center; opacity: 0.55; }
+.device { flex: 1 1 11rem; background: transparent; }
+.device .row { margin-top: 0.45rem; }
+.replica { flex: 1 1 5.5rem; border-left: 4px solid var(--tint); }
+.idle { border-left: 4px solid var(--st-border-color); opacity: 0.65; }
+.cells { display: flex; flex-wrap: wrap; gap: 3px; margin-top: 0.4rem; }
+.cell { width: 13px; height: 13px; border-radius: 3px; background: var(--tint); }
+.cell.filler { background: transparent; border: 1px dashed var(--st-text-color); opacity: 0.4;
+               box-sizing: border-box; }
+.shard { flex: 1 1 9rem; border-left: 4px solid var(--tint); }
+.layers { display: flex; align-items: flex-start; gap: 0.6rem 0.2rem; flex-wrap: wrap; }
+.layer { text-align: center; flex: 1 1 5.4rem; min-width: 5.4rem; font-size: 0.8rem; }
+.layer .solid { margin-bottom: 0.4rem; border-radius: 4px; background: var(--tint); opacity: 0.88; }
+.stage { display: flex; align-items: flex-end; height: 130px; justify-content: center; }
+"""
+
+_mount = st.components.v2.component("mirrorboard_drawing", css=_CSS, js=_JS)
+
+_MOST_CELLS = 64
+_COLOURS = 6
+
+
+def draw(markup: str, key: str) -> None:
+    """Shows a drawing."""
+    _mount(key=key, data=markup)
+
+
+def layout(config: DeviceLayout, names: Sequence[str]) -> str:
+    """Physical devices, what each is split into, and which parts hold a replica.
+
+    Args:
+        config: The layout.
+        names: Name of each visible physical device.
+    """
+    boxes, number = [], 0
+    for physical, name in zip(config.visible_devices, names, strict=True):
+        parts = []
+        for _ in range(config.logical_devices):
+            used = number < config.replicas
+            what = f"replica {number}" if used else "not used"
+            style = (
+                f'class="box replica" style="--tint:var(--c{number % _COLOURS})"'
+                if used
+                else 'class="box idle"'
+            )
+            parts.append(f"<div {style}><b>/{config.device_type}:{number}</b><small>{what}</small></div>")
+            number += 1
+        boxes.append(
+            f'<div class="box device"><b>{config.device_type}:{physical}</b><small>{escape(name)}</small>'
+            f'<div class="row">{"".join(parts)}</div></div>'
+        )
+    return f'<div class="row">{"".join(boxes)}</div>'
+
+
+def flow(steps: Sequence[tuple[str, str, str]]) -> str:
+    """Steps in a row.
+
+    Args:
+        steps: Name, code or shape, and explanation of each.
+    """
+    boxes = [
+        f'<div class="box"><b>{escape(name)}</b><code>{escape(code)}</code><br><small>{escape(text)}</small></div>'
+        for name, code, text in steps
+    ]
+    return f'<div class="row flow">{"<div class=arrow>→</div>".join(boxes)}</div>'
+
+
+def batch(config: RunConfig, rows: int) -> str:
+    """One global batch, cut into a shard for each replica.
+
+    Args:
+        config: The run.
+        rows: Real rows in the batch; the rest are fillers of weight 0.
+    """
+    boxes = []
+    for replica, shard in enumerate(shards(config.global_batch_size, config.layout.replicas)):
+        real = min(max(rows - shard.start, 0), len(shard))
+        fillers = len(shard) - real
+        cells = [
+            f'<i class="cell{" filler" if i >= real else ""}"></i>'
+            for i in range(min(len(shard), _MOST_CELLS))
+        ]
+        more = f"<small>and {len(shard) - _MOST_CELLS:,} more</small>" if len(shard) > _MOST_CELLS else ""
+        span = f"rows {shard.start} to {shard.stop - 1}" if len(shard) > 1 else f"row {shard.start}"
+        filled = f", {fillers} filler{'s' if fillers > 1 else ''}" if fillers else ""
+        boxes.append(
+            f'<div class="box shard" style="--tint:var(--c{replica % _COLOURS})"><b>Replica {replica}</b>'
+            f'<small>{span}{filled}</small><div class="cells">{"".join(cells)}</div>{more}</div>'
+        )
+    return f'<div class="row">{"".join(boxes)}</div>'
+
+
+def architecture(layers: Sequence[dict[str, Any]], max_len: int) -> str:
+    """The model's layers as blocks: as tall as the sequence is long, as wide as it has features.
+
+    Args:
+        layers: As DESCRIBE lists them.
+        max_len: Length of the input.
+    """
+    blocks = [("Input", [None, max_len], 0, 5)]
+    kinds = {"Embedding": 2, "Conv1D": 0, "MaxPooling1D": 5, "Flatten": 3, "Dropout": 4, "Dense": 1}
+    blocks += [
+        (layer["type"], layer["output_shape"], layer["params"], kinds.get(layer["type"], 3))
+        for layer in layers
+    ]
+    drawn = []
+    for name, shape, params, tint in blocks:
+        sizes = [size for size in shape if size is not None]
+        length, features = (sizes[0], sizes[1]) if len(sizes) > 1 else (sizes[0], 1)
+        flat = len(sizes) == 1 and name != "Input"
+        height = 8 + 112 * min((length / max(max_len, 1)) if not flat else min(length / 2_500, 1), 1)
+        width = 8 + 44 * min(features / 128, 1) ** 0.5 if len(sizes) > 1 else 8
+        drawn.append(
+            f'<div class="layer"><div class="stage"><div class="solid" style="--tint:var(--c{tint});'
+            f'height:{height:.0f}px;width:{width:.0f}px"></div></div><b>{escape(name)}</b><br>'
+            f'<small class="note">{" × ".join(f"{size:,}" for size in sizes)}'
+            f"{f'<br>{params:,} parameters' if params else '<br>&nbsp;'}</small></div>"
+        )
+    return f'<div class="layers">{"".join(drawn)}</div>'

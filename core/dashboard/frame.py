@@ -1,0 +1,221 @@
+"""The frame around every page: its name, the steps in order, the running job, and what to do when it breaks."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import streamlit as st
+
+from core.config import parse_config
+from core.dashboard import draft, units
+from core.dashboard.server import open_store
+from core.errors import MirrorboardError
+from core.store import ACTIVE, Job, Kind, Status, Store
+
+_log = logging.getLogger(__name__)
+
+_ICON = Path(__file__).with_name("icon.svg")
+_LOGO = Path(__file__).with_name("logo.svg")
+_STYLE = """<style>
+.st-key-address { display: none; }
+[data-testid=stSidebarHeader] { height: 3.4rem; }
+[data-testid=stMetric] { padding: 0.15rem 0; }
+</style>"""
+
+_ACTIVE_S = 1.0
+_IDLE_S = 10.0
+"""Seconds between two looks at the job status, with and without a job."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One page of the lesson."""
+
+    name: str
+    script: str
+    icon: str
+
+
+START = Step("Start", "streamlit_app.py", ":material/home:")
+STEPS = (
+    Step("Devices", "pages/devices.py", ":material/memory:"),
+    Step("Data", "pages/data.py", ":material/dataset:"),
+    Step("Model", "pages/model.py", ":material/account_tree:"),
+    Step("Training", "pages/training.py", ":material/show_chart:"),
+)
+
+LOOKS: dict[Status, tuple[str, str]] = {
+    Status.QUEUED: (":material/hourglass_empty:", "gray"),
+    Status.RUNNING: (":material/play_circle:", "blue"),
+    Status.STOPPING: (":material/stop_circle:", "orange"),
+    Status.COMPLETED: (":material/check_circle:", "green"),
+    Status.STOPPED: (":material/stop_circle:", "gray"),
+    Status.FAILED: (":material/error:", "red"),
+    Status.LOST: (":material/cloud_off:", "red"),
+}
+"""Icon and colour of each status."""
+
+
+@contextmanager
+def page(title: str, lead: str = "") -> Iterator[Store]:
+    """Begins a page: configures it, draws the sidebar, and keeps errors off the screen.
+
+    Args:
+        title: The page's heading.
+        lead: One sentence under it.
+
+    Yields:
+        The run store. When it cannot be used, the page says why and ends here.
+    """
+    st.set_page_config(page_title=f"{title} · Mirrorboard", page_icon=str(_ICON), layout="wide")
+    st.html(_STYLE)
+    st.logo(str(_LOGO), icon_image=str(_ICON), size="large")
+    draft.restore()
+    with st.sidebar:
+        _links()
+    try:
+        store = open_store()
+    except MirrorboardError as error:
+        _without_store(error)
+        st.stop()
+    with st.sidebar, boundary():
+        active = _active(store)
+        status = st.fragment(_status, run_every=_ACTIVE_S if active else _IDLE_S)
+        status(store, _signature(active))
+    st.title(title, anchor=False)
+    if lead:
+        st.markdown(lead)
+    with boundary():
+        yield store
+    draft.keep_in_address()
+
+
+@contextmanager
+def boundary() -> Iterator[None]:
+    """Shows an error in its place instead of a traceback.
+
+    Use it in every fragment too: an exception there does not come by the page's own boundary.
+    """
+    try:
+        yield
+    except MirrorboardError as error:
+        problem(error.message, error.hint)
+    except Exception as error:  # noqa: BLE001 - it is logged, and the rest of the page goes on
+        _log.exception("A page failed")
+        problem(
+            f"This part of the page failed ({type(error).__name__}).",
+            "Reload the page. If it comes back, the dashboard's log on the terminal has the details.",
+        )
+
+
+def rerun_when_done(store: Store, job: Job, every_s: float = 0.2) -> None:
+    """Runs the page again as soon as a job has ended."""
+    if not job.status.is_final:
+        st.fragment(_wait, run_every=every_s)(store, job.id)
+
+
+def _wait(store: Store, job_id: str) -> None:
+    with boundary():
+        if store.job(job_id).status.is_final:
+            st.rerun()
+
+
+def problem(message: str, hint: str = "") -> None:
+    """An error for people: what was wrong, and what to do."""
+    st.error(f"**{plain(message)}**  \n{plain(hint)}" if hint else plain(message), icon=":material/error:")
+
+
+def plain(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    return re.sub(r"([\\`*_{}\[\]()#+\-.!|$<>~:])", r"\\\1", text)
+
+
+def badge(status: Status) -> str:
+    """A status as a Markdown badge."""
+    icon, colour = LOOKS[status]
+    return f":{colour}-badge[{icon} {status}]"
+
+
+def link(step: Step, label: str, icon: str | None = None) -> None:
+    """A link to a page that takes the settings along."""
+    st.page_link(step.script, label=label, icon=icon or step.icon, query_params=draft.address())
+
+
+def _links() -> None:
+    link(START, START.name)
+    for number, step in enumerate(STEPS, start=1):
+        link(step, f"{number}. {step.name}")
+    st.divider()
+
+
+def _active(store: Store) -> list[Job]:
+    """Jobs worth telling about: trainings and preparations, the running ones first."""
+    jobs = store.jobs(kinds=[Kind.TRAIN, Kind.PREPARE], statuses=[*ACTIVE, Status.QUEUED])
+    return sorted(jobs, key=lambda job: (job.status is Status.QUEUED, job.kind is Kind.PREPARE, job.number))
+
+
+def _signature(jobs: list[Job]) -> tuple[tuple[str, Status], ...]:
+    return tuple((job.id, job.status) for job in jobs)
+
+
+def _status(store: Store, seen: tuple[tuple[str, Status], ...]) -> None:
+    with boundary():
+        jobs = _active(store)
+        if _signature(jobs) != seen:
+            st.rerun()  # the page itself shows what has begun or ended, too
+        for job in jobs[:2]:
+            _job_line(job)
+        waiting = len(jobs) - 2
+        if waiting > 0:
+            st.caption(f"{units.plural(waiting, 'more job')} waiting")
+        if not jobs:
+            st.caption(f":material/radio_button_unchecked: Nothing is running. {_engine(store)}")
+
+
+def _job_line(job: Job) -> None:
+    progress = job.progress
+    if job.kind is Kind.PREPARE:
+        total = progress.get("total_bytes") or 0
+        done = progress.get("downloaded_bytes") or 0
+        st.progress(min(done / total, 1.0) if total else 0.0, f"Preparing {job.config['dataset']}")
+        return
+    if job.status is Status.QUEUED:
+        st.caption(f"{LOOKS[job.status][0]} Run {job.id} is queued")
+    else:
+        epochs = progress.get("epochs") or parse_config(job.config).training.epochs
+        text = "stopping" if job.status is Status.STOPPING else plain(job.phase or "starting")
+        st.progress(
+            run_share(job), f"**Run {job.id}**, epoch {progress.get('epoch', 0) + 1} of {epochs}: {text}"
+        )
+    query = {**draft.address(), "run": job.id}
+    st.page_link(STEPS[-1].script, label="Watch", icon=":material/visibility:", query_params=query)
+
+
+def run_share(job: Job) -> float:
+    """How much of a run is done, from 0 to 1."""
+    progress = job.progress
+    steps, epochs = progress.get("steps"), progress.get("epochs")
+    if not steps or not epochs:
+        return 0.0
+    return float(min((progress["epoch"] + progress["step"] / steps) / epochs, 1.0))
+
+
+def _engine(store: Store) -> str:
+    engines = store.engines()
+    if any(engine.ready_at is not None for engine in engines):
+        return "TensorFlow is ready."
+    return "TensorFlow is starting." if engines else ""
+
+
+def _without_store(error: MirrorboardError) -> None:
+    st.title("The run store cannot be used", anchor=False)
+    st.markdown(
+        "Mirrorboard keeps runs, measurements and prepared datasets there, so nothing works without it."
+    )
+    problem(error.message, error.hint)
+    st.button("Try again", icon=":material/refresh:", type="primary")

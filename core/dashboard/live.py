@@ -1,0 +1,124 @@
+"""What the page of a run shows, read and drawn once for everybody who looks at it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import streamlit as st
+
+from core import report
+from core.analysis.overfitting import Diagnosis, diagnose
+from core.corpus import CLASSES
+from core.dashboard import charts
+from core.dashboard.charts import Axis, Curves, StepValues
+from core.store import Job, Store
+
+_FRESH_S = 0.5
+"""Within this time a second viewer gets what the first one's refresh has read."""
+
+
+class RunView:
+    """A run's history, diagnosis and charts. Any number of threads may use one instance.
+
+    Args:
+        store: Where the run is.
+        run_id: Which.
+
+    Raises:
+        RunNotFound: There is no such run.
+    """
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._read_at = 0.0
+        self._last_id = 0
+        self._steps: dict[str, tuple[array[int], array[float]]] = {}
+        self._charts: dict[tuple[Any, ...], bytes] = {}
+        self.job: Job = store.job(run_id)
+        self.history: list[dict[str, Any]] = []
+        self.diagnosis: Diagnosis = diagnose([])
+
+    def refresh(self) -> None:
+        """Reads what was written since the last look, unless somebody has just done so."""
+        with self._lock:
+            if time.monotonic() - self._read_at < _FRESH_S and not self._has_just_changed():
+                return
+            self.job = self._store.job(self.job.id)
+            rows = self._store.metrics(self.job, per="step", after=self._last_id)
+            for row in rows:
+                steps, values = self._steps.setdefault(row.name, (array("q"), array("d")))
+                steps.append(row.step)
+                values.append(np.nan if row.value is None else row.value)
+            history = report.history(self._store, self.job)
+            if rows:
+                self._last_id = rows[-1].id
+            if history != self.history:
+                self.history = history
+                self.diagnosis = diagnose(history, num_classes=CLASSES)
+            elif not rows:
+                self._read_at = time.monotonic()
+                return
+            self._charts.clear()
+            self._read_at = time.monotonic()
+
+    def _has_just_changed(self) -> bool:
+        """A stop request must be seen at once by the one who made it."""
+        return self._store.job(self.job.id).status is not self.job.status
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Training steps in an epoch; 1 until the engine has said it."""
+        return int((self.job.result or {}).get("steps_per_epoch") or 1)
+
+    def loss(self, axis: Axis) -> bytes:
+        """The chart of training and validation loss."""
+        return self._drawn(
+            ("loss", axis), lambda: charts.loss_curve(self._curves(axis), self._batches("loss"))
+        )
+
+    def accuracy(self, axis: Axis, name: str) -> bytes:
+        """The chart of training and validation accuracy of one kind."""
+        return self._drawn(
+            (name, axis), lambda: charts.accuracy_curve(self._curves(axis), self._batches(name), name)
+        )
+
+    def gap(self, axis: Axis) -> bytes:
+        """The chart of the generalization gap."""
+        return self._drawn(("gap", axis), lambda: charts.gap_curve(self._curves(axis)))
+
+    def _curves(self, axis: Axis) -> Curves:
+        return Curves(self.job.id, self.history, self.diagnosis, axis, self.steps_per_epoch)
+
+    def _drawn(self, key: tuple[Any, ...], draw: Callable[[], bytes]) -> bytes:
+        with self._lock:
+            if key not in self._charts:
+                self._charts[key] = draw()
+            return self._charts[key]
+
+    def _batches(self, name: str) -> StepValues:
+        steps, values = self._steps.get(name, (array("q"), array("d")))
+        # Copies: an array that lends out its memory could not grow.
+        return StepValues(np.array(steps, np.int64), np.array(values, np.float64))
+
+
+def view(store: Store, run_id: str) -> RunView:
+    """The shared view of a run, refreshed.
+
+    Raises:
+        RunNotFound: There is no such run.
+    """
+    shared = _view(store.home, run_id, store)
+    shared.refresh()
+    return shared
+
+
+@st.cache_resource(show_spinner=False, max_entries=64)
+def _view(home: Path, run_id: str, _store: Store) -> RunView:  # noqa: ARG001 - home is part of the key
+    return RunView(_store, run_id)

@@ -1,0 +1,148 @@
+"""What the whole dashboard process holds once: the store, the launcher of engines, the datasets' state."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import logging
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from core import corpus
+from core.config import Dataset, DeviceLayout
+from core.corpus import Corpus
+from core.dashboard import units
+from core.dashboard.charts import install_plotly_js
+from core.errors import UnknownDevice
+from core.launcher import Launcher
+from core.store import Job, Kind, Status, Store, default_home
+
+_log = logging.getLogger(__name__)
+_one_at_a_time = threading.Lock()
+
+
+def open_store() -> Store:
+    """The store of this dashboard, looked after by a launcher from the first call on.
+
+    With ``MIRRORBOARD_WATCH=1`` in the environment no engine is started: a second dashboard can show a
+    store that another one works on.
+
+    Raises:
+        StoreError: The store cannot be used.
+    """
+    return _open(default_home().expanduser().absolute(), watch=os.environ.get("MIRRORBOARD_WATCH") == "1")
+
+
+@st.cache_resource(show_spinner=False)
+def _open(home: Path, *, watch: bool) -> Store:
+    store = Store(home)
+    try:
+        install_plotly_js()
+    except OSError as error:
+        _log.warning("The charts will stay empty, plotly.js could not be put in ./static: %s", error)
+    if not watch:
+        launcher = Launcher(store)
+        launcher.start()
+        atexit.register(launcher.close)
+        store.submit(Kind.INSPECT, {})
+    # Streamlit collects garbage after every script run; what the imports brought need not be looked at
+    # each time (50 ms a refresh, Streamlit 1.67).
+    gc.collect()
+    gc.freeze()
+    return store
+
+
+def machine(store: Store) -> Job | None:
+    """The newest look at the devices of this machine: one that has succeeded, else the last attempt."""
+    jobs = store.jobs(kinds=[Kind.INSPECT], limit=10)
+    return next((job for job in jobs if job.status is Status.COMPLETED), jobs[0] if jobs else None)
+
+
+def latest_answer(store: Store, kind: Kind, config: dict[str, Any]) -> Job | None:
+    """The newest job that was asked the same, finished or not."""
+    return next((job for job in store.jobs(kinds=[kind], limit=50) if job.config == config), None)
+
+
+def missing_device(found: Job | None, layout: DeviceLayout) -> UnknownDevice | None:
+    """Why a layout cannot work on this machine: it asks for a device that is not there."""
+    if found is None or found.result is None:
+        return None
+    kind = layout.device_type
+    present = sum(device["type"] == kind for device in found.result["devices"])
+    missing = [f"{kind}:{i}" for i in layout.visible_devices if i >= present]
+    if not missing:
+        return None
+    return UnknownDevice(
+        f"This machine has no {', '.join(missing)}.",
+        f"Choose among its {units.plural(present, kind)}." if present else "Choose the CPU.",
+        "layout.visible_devices",
+    )
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """Which datasets can be used.
+
+    Attributes:
+        is_ready: Prepared datasets.
+        preparing: The job that prepares one at present, if any.
+        failed: The job that could not prepare Reuters, when that was the last attempt.
+    """
+
+    is_ready: frozenset[Dataset]
+    preparing: Job | None
+    failed: Job | None
+
+    def use(self, wanted: Dataset) -> Dataset:
+        """The dataset a run gets: the synthetic one takes Reuters's place while that cannot be had."""
+        return "synthetic" if wanted not in self.is_ready and self.failed is not None else wanted
+
+
+def readiness(store: Store) -> Readiness:
+    """Looks which datasets are prepared, and sets going what is missing.
+
+    Reuters is prepared when nobody has asked for it yet; the synthetic dataset when Reuters cannot be had.
+    """
+    with _one_at_a_time:
+        ready = frozenset[Dataset](
+            name for name in ("reuters", "synthetic") if corpus.path(store.home, name).exists()
+        )
+        latest: dict[str, Job] = {}
+        for job in reversed(store.jobs(kinds=[Kind.PREPARE], limit=20)):
+            latest[job.config["dataset"]] = job
+        reuters, synthetic = latest.get("reuters"), latest.get("synthetic")
+        if "reuters" not in ready and (reuters is None or reuters.status is Status.COMPLETED):
+            reuters = store.job(store.submit(Kind.PREPARE, {"dataset": "reuters"}))
+        failed = (
+            reuters
+            if "reuters" not in ready and reuters and reuters.status.is_final and reuters.error
+            else None
+        )
+        if (
+            failed
+            and "synthetic" not in ready
+            and (synthetic is None or synthetic.status is Status.COMPLETED)
+        ):
+            synthetic = store.job(store.submit(Kind.PREPARE, {"dataset": "synthetic"}))
+        preparing = next((job for job in (reuters, synthetic) if job and not job.status.is_final), None)
+    return Readiness(ready, preparing, failed)
+
+
+def load_corpus(store: Store, name: Dataset) -> Corpus:
+    """A prepared dataset, read once for everybody and again when its file has changed.
+
+    Raises:
+        DatasetError: It is not there, or cannot be read.
+    """
+    source = corpus.path(store.home, name)
+    return _load(store.home, name, source.stat().st_mtime_ns if source.exists() else 0)
+
+
+@st.cache_resource(show_spinner=False, max_entries=2)
+def _load(home: Path, name: Dataset, changed_ns: int) -> Corpus:  # noqa: ARG001 - part of the key
+    return corpus.load(home, name)

@@ -1,0 +1,207 @@
+"""Step 1: what this machine has, and which of it a run trains on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from core.config import DeviceLayout
+from core.dashboard import draft, drawings, forms, snippets, units
+from core.dashboard.frame import boundary, page, plain, problem, rerun_when_done
+from core.dashboard.server import latest_answer, machine, missing_device
+from core.errors import ConfigError
+from core.store import Job, Kind, Store
+
+_STRATEGIES = {"mirrored": "MirroredStrategy", "single": "Single device"}
+_REDUCTIONS = {
+    "auto": "Automatic",
+    "hierarchical_copy": "Hierarchical copy",
+    "reduction_to_one_device": "Reduction to one device",
+    "nccl": "NCCL",
+}
+
+
+def _machine(found: Job | None) -> list[dict[str, Any]]:
+    """What there is. Returns the physical devices."""
+    st.subheader("This machine", anchor=False)
+    if found is None or not found.status.is_final:
+        st.info("TensorFlow is looking for devices. This takes a few seconds.", icon=":material/search:")
+        return []
+    if found.result is None:
+        error = found.error or {}
+        problem(error.get("message", "The devices could not be listed."), error.get("hint", ""))
+        return []
+    result = found.result
+    rows = [
+        {
+            "Device": f"{device['type']}:{device['index']}",
+            "Name": device["name"],
+            "Memory": units.memory(device["memory_bytes"]),
+            "Compute capability": device["compute_capability"] or "–",
+        }
+        for device in result["devices"]
+    ]
+    st.table(rows, hide_index=True)
+    if result["gpu_reason"]:
+        st.info(plain(result["gpu_reason"]), icon=":material/info:")
+    st.caption(
+        f"{plain(result['platform'])}, {units.plural(result['cpus'], 'processor')},"
+        f" TensorFlow {result['tensorflow']}, Keras {result['keras']}, Python {result['python']}"
+    )
+    devices: list[dict[str, Any]] = result["devices"]
+    return devices
+
+
+def _form(devices: list[dict[str, Any]], error: ConfigError | None) -> None:
+    forms.choice(
+        "layout.strategy",
+        "Strategy",
+        _STRATEGIES,
+        error,
+        help="MirroredStrategy keeps one copy of the model, a replica, on every logical device and trains them"
+        " in sync. A single device needs no strategy.",
+    )
+    forms.choice("layout.device_type", "Physical devices", {"CPU": "CPU", "GPU": "GPU"}, error)
+    kind = draft.value("layout.device_type")
+    count = sum(device["type"] == kind for device in devices)
+    forms.several(
+        "layout.visible_devices", "Visible to the run", range(max(count, 1)), lambda i: f"{kind}:{i}", error
+    )
+    forms.slider(
+        "layout.logical_devices",
+        "Logical devices per physical device",
+        error,
+        help="TensorFlow can split one physical device into several logical ones, to try a layout without the"
+        " hardware.",
+    )
+    if kind == "GPU":
+        growth = draft.value("layout.memory_growth")
+        forms.number(
+            "layout.memory_limit_mb",
+            "Memory limit of each logical GPU (MiB)",
+            error,
+            step=256,
+            empty="No limit",
+            help="What TensorFlow's allocator may take; the process itself needs some hundred MiB more.",
+        )
+        forms.switch(
+            "layout.memory_growth",
+            "Memory growth",
+            error,
+            help="Take memory when it is needed instead of all at the start.",
+        )
+        st.caption(
+            "Memory growth holds for all visible GPUs alike, and excludes memory limits and splitting."
+            + (" It is on: keep one logical device and no limit." if growth else "")
+        )
+    else:
+        st.caption("Memory limits and memory growth exist for GPUs only.")
+    if draft.value("layout.strategy") == "mirrored":
+        st.selectbox(
+            "Cross-device ops",
+            list(_REDUCTIONS),
+            format_func=_REDUCTIONS.__getitem__,
+            key="layout.cross_device_ops",
+            persist_state="session",
+            help="How the replicas' gradients are brought together after every step. NCCL works between GPUs"
+            " only.",
+        )
+        draft.problem_at(error, "layout.cross_device_ops")
+
+
+def _in_words(layout: DeviceLayout) -> str:
+    kind = layout.device_type
+    physical = units.plural(len(layout.visible_devices), f"physical {kind}")
+    logical = units.plural(layout.available, f"logical {kind}")
+    return f"{physical}, {logical}, {units.plural(layout.replicas, 'replica')} in sync"
+
+
+def _result(job: Job, layout: DeviceLayout) -> None:
+    if not job.status.is_final:
+        st.info("A fresh engine process is trying this layout.", icon=":material/hourglass_top:")
+        return
+    if job.result is None:
+        error = job.error or {}
+        problem(error.get("message", "The check did not finish."), error.get("hint", ""))
+        return
+    result = job.result
+    actual = result["actual"]
+    if result["matches"]:
+        st.success(f"It works: {_in_words(layout)}.", icon=":material/check_circle:")
+    else:
+        problem("TensorFlow made something else of this layout.", "Compare the two columns below.")
+    kind = layout.device_type
+    st.table(
+        [
+            {
+                "": name,
+                "Requested": f"{result['requested'][key]:,}",
+                "Actual": f"{len(actual[key]) if isinstance(actual[key], list) else actual[key]:,}",
+            }
+            for name, key in (
+                (f"Physical {kind}s", "physical"),
+                (f"Logical {kind}s", "logical"),
+                ("Replicas in sync", "replicas"),
+            )
+        ],
+        hide_index=True,
+    )
+    if result["log"]:
+        st.caption("What TensorFlow said")
+        st.code("\n".join(result["log"]), language=None, wrap_lines=True)
+
+
+def _check(store: Store, layout: DeviceLayout, *, possible: bool) -> None:
+    config = layout.model_dump(mode="json")
+    job = latest_answer(store, Kind.CHECK, config)
+    running = job is not None and not job.status.is_final
+    if st.button(
+        "Check this layout",
+        key="check",
+        type="primary",
+        icon=":material/fact_check:",
+        disabled=running or not possible,
+        help="Runs the lines above in a fresh engine process and shows what TensorFlow makes of them.",
+    ):
+        job = store.job(store.submit(Kind.CHECK, config))
+    if job is not None:
+        _result(job, layout)
+        rerun_when_done(store, job)
+
+
+with page(
+    "Devices",
+    "Choose what a run trains on. TensorFlow fixes its devices once per process, so every run gets a process of its own.",
+) as store:
+    found = machine(store)
+    devices = _machine(found)
+    if found is not None:
+        rerun_when_done(store, found)
+    error: ConfigError | None = None
+    layout = None
+    try:
+        layout = draft.layout()
+        error = missing_device(found, layout)
+    except ConfigError as refused:
+        error = refused
+    left, right = st.columns([5, 6], gap="large")
+    with left:
+        st.subheader("Layout", anchor=False)
+        _form(devices, error)
+    with right:
+        st.subheader("What it amounts to", anchor=False)
+        if layout is None:
+            st.info("Correct the marked setting to see the layout.", icon=":material/edit:")
+        else:
+            names = {
+                device["index"]: device["name"] for device in devices if device["type"] == layout.device_type
+            }
+            st.markdown(f"**{_in_words(layout)}**")
+            drawings.draw(
+                drawings.layout(layout, [names.get(i, "") for i in layout.visible_devices]),
+                key="layout_drawing",
+            )
+            st.code(snippets.layout_code(layout), language="python")
+            with boundary():
+                _check(store, layout, possible=error is None)

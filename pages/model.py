@@ -1,0 +1,190 @@
+"""Step 3: the network, what Keras makes of it, and what a replica needs for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from core.config import RunConfig
+from core.dashboard import draft, drawings, forms, units
+from core.dashboard.frame import page, problem, rerun_when_done
+from core.dashboard.server import latest_answer
+from core.errors import ConfigError
+from core.store import Job, Kind, Status, Store
+
+_OPTIMIZERS = {"nadam": "Nadam", "adam": "Adam", "sgd": "SGD"}
+_METRICS = {
+    "sparse_categorical_accuracy": "accuracy",
+    "sparse_top_k_categorical_accuracy": "top-5 accuracy",
+}
+_FROM_LOGITS = """
+The chapter's script compiles `SparseCategoricalCrossentropy(from_logits=True)` on a model that already ends in a
+softmax. The loss would then apply softmax a second time, to probabilities between 0 and 1. What comes out is nearly
+even over the classes, and with 46 of them the loss cannot fall below ln(1 + 45/e) ≈ 2.865.
+
+On this model Keras notices, goes back to the values before the softmax and warns; where it cannot look behind the
+output, as on a TPU, the model hardly learns. The last layer here gives probabilities, so the loss takes probabilities:
+`from_logits=False`.
+"""
+
+
+def _form(error: ConfigError | None) -> None:
+    forms.number(
+        "model.embedding_size",
+        "Embedding size",
+        error,
+        help="Numbers that stand for a word.",
+    )
+    for field, label, text in (
+        ("filters", "filters", "Patterns the convolution looks for."),
+        ("kernels", "kernel (words)", "Words it looks at together."),
+    ):
+        left, right = st.columns(2)
+        with left:
+            forms.number(f"model.{field}.0", f"First {label}", None, help=text)
+        with right:
+            forms.number(f"model.{field}.1", f"Second {label}", None, help=text)
+        draft.problem_at(error, f"model.{field}")
+    left, right = st.columns(2)
+    with left:
+        forms.number("model.pool", "Pooling", None, help="How many neighbours become one.")
+    with right:
+        forms.number(
+            "model.dropout",
+            "Dropout",
+            None,
+            step=0.1,
+            form="%.2f",
+            help="Share of features left out in training.",
+        )
+    draft.problem_at(error, "model.pool", "model.dropout", "data.max_len")
+    forms.choice("model.optimizer", "Optimizer", _OPTIMIZERS, error)
+
+
+def _question(config: RunConfig) -> dict[str, Any]:
+    """The parts of a configuration that a model's description depends on."""
+    plain = config.model_dump(mode="json")
+    return {
+        "layout": plain["layout"],
+        "data": {"max_len": config.data.max_len},
+        "model": plain["model"],
+        "training": {"batch_size": config.training.batch_size},
+    }
+
+
+def _described(store: Store, config: RunConfig) -> Job | None:
+    """The description to show: of this configuration, or of the last one while Keras still builds."""
+    question = _question(config)
+    job = latest_answer(store, Kind.DESCRIBE, question)
+    if job is None or job.status is Status.LOST:
+        job = store.job(store.submit(Kind.DESCRIBE, question))
+    if job.status is Status.FAILED:
+        error = job.error or {}
+        problem(error.get("message", "Keras could not build this model."), error.get("hint", ""))
+        if st.button("Try again", key="describe_again", icon=":material/refresh:"):
+            job = store.job(store.submit(Kind.DESCRIBE, question))
+    if not job.status.is_final:
+        rerun_when_done(store, job, every_s=0.1)
+    if job.result is not None:
+        st.session_state["described"] = job.id
+        return job
+    before = st.session_state.get("described")
+    return store.job(before) if before else None
+
+
+def _totals(result: dict[str, Any], config: RunConfig) -> None:
+    memory = result["memory"]
+    replicas = config.layout.replicas
+    one, two, three, four = st.columns(4)
+    one.metric("Parameters", f"{result['params']:,}", help=f"{result['trainable']:,} of them are trained.")
+    two.metric(
+        "Memory per replica", units.memory(memory["total_bytes"]), help="Estimated from shapes, float32."
+    )
+    three.metric("Replicas", f"{replicas}", help="Each holds a full copy of the model.")
+    four.metric("Memory of all replicas", units.memory(memory["total_bytes"] * replicas))
+
+
+def _layers(result: dict[str, Any]) -> None:
+    st.table(
+        [
+            {
+                "Layer": layer["name"],
+                "Type": layer["type"],
+                "Output shape": f"({', '.join('None' if n is None else f'{n:,}' for n in layer['output_shape'])})",
+                "Parameters": f"{layer['params']:,}",
+                "Settings": layer["config"],
+            }
+            for layer in result["layers"]
+        ],
+        hide_index=True,
+    )
+
+
+def _memory(result: dict[str, Any], config: RunConfig) -> None:
+    memory = result["memory"]
+    st.table(
+        [
+            {"Memory per replica": name, "Size": units.memory(memory[key]), "Why": why}
+            for name, key, why in (
+                ("Weights", "weights_bytes", "one copy on every replica"),
+                ("Gradients", "gradients_bytes", "one for each weight, brought together after every step"),
+                (
+                    "Optimizer",
+                    "optimizer_bytes",
+                    f"what {result['optimizer']} remembers of earlier gradients",
+                ),
+                (
+                    "Activations",
+                    "activations_bytes",
+                    f"layer outputs for {units.plural(config.per_replica_batch_size, 'row')}, kept for the backward pass",
+                ),
+            )
+        ],
+        hide_index=True,
+    )
+
+
+def _compiled(result: dict[str, Any], config: RunConfig) -> None:
+    metrics = " and ".join(_METRICS.get(name, name) for name in result["metrics"])
+    st.markdown(
+        f"**Compiled with** {result['optimizer']} (learning rate {config.learning_rate:g}), loss `{result['loss']}`"
+        f" with `from_logits=False`, metrics: {metrics}."
+    )
+    with st.expander("Why from_logits=False, when the chapter has True", icon=":material/help:"):
+        st.markdown(_FROM_LOGITS)
+
+
+with page("Model", "An embedding, two convolutions with pooling, and a softmax over the classes.") as store:
+    error: ConfigError | None = None
+    config = None
+    try:
+        config = draft.config()
+    except ConfigError as refused:
+        error = refused
+    left, right = st.columns([4, 9], gap="large")
+    with left:
+        st.subheader("Settings", anchor=False)
+        _form(error)
+        st.caption(f"Input: {units.plural(draft.value('data.max_len'), 'word')}, set on the page Data.")
+    with right:
+        st.subheader("What Keras makes of it", anchor=False)
+        if config is None:
+            assert error is not None
+            if error.field.split(".")[0] in ("layout", "training"):
+                problem(error.message, error.hint)
+            else:
+                st.info("Correct the marked setting to see the model.", icon=":material/edit:")
+        else:
+            job = _described(store, config)
+            if job is None or job.result is None:
+                st.info("Keras is building the model.", icon=":material/hourglass_top:")
+            else:
+                shown = RunConfig.model_validate(job.config)
+                _totals(job.result, shown)
+                drawings.draw(
+                    drawings.architecture(job.result["layers"], shown.data.max_len), key="architecture"
+                )
+                _layers(job.result)
+                _memory(job.result, shown)
+                _compiled(job.result, shown)

@@ -1,0 +1,149 @@
+"""The start page: the lesson's steps, this machine, the running job and recent runs."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from core import report
+from core.analysis.overfitting import diagnose
+from core.config import RunConfig
+from core.corpus import CLASSES
+from core.dashboard import draft, units
+from core.dashboard.frame import STEPS, link, page, plain, problem, rerun_when_done
+from core.dashboard.server import Readiness, machine, readiness
+from core.store import Job, Kind, Status, Store
+
+_RECENT = 8
+_TEACHES = {
+    "Devices": "A physical device can be split into logical ones; a strategy puts a replica on each.",
+    "Data": "Words become ids, ids become batches, and each batch is cut into shards.",
+    "Model": "An embedding, two convolutions and a softmax, counted as Keras counts them.",
+    "Training": "Two curves show where learning ends and memorising begins.",
+}
+
+
+def _machine_line(found: Job | None) -> str:
+    if found is None or not found.status.is_final:
+        return "TensorFlow is looking at this machine."
+    if found.result is None:
+        return "The devices of this machine could not be listed."
+    result = found.result
+    gpus = [device["name"] for device in result["devices"] if device["type"] == "GPU"]
+    graphics = f"GPUs: {', '.join(gpus)}" if gpus else "no GPU"
+    name = next(device["name"] for device in result["devices"] if device["type"] == "CPU")
+    return (
+        f"{name}, {units.plural(result['cpus'], 'processor')}, {units.memory(result['memory_bytes'])} of memory,"
+        f" {graphics}; TensorFlow {result['tensorflow']}"
+    )
+
+
+def _states(store: Store, found: Job | None, data: Readiness) -> dict[str, str]:
+    """What each step has come to, in a few words."""
+    layout = draft.value("layout.logical_devices")
+    name = data.use(draft.value("data.dataset"))
+    runs = store.jobs(kinds=[Kind.TRAIN])
+    active = [job for job in runs if not job.status.is_final]
+    prepared = {"reuters": "Reuters is ready", "synthetic": "Synthetic newswires are ready"}
+    return {
+        "Devices": f"{units.plural(layout, 'logical device')} chosen"
+        if found is not None and found.result is not None
+        else "Looking for devices",
+        "Data": prepared[name] if name in data.is_ready else "Being prepared",
+        "Model": "332,856 parameters by default",
+        "Training": f"{units.plural(len(active), 'run')} active"
+        if active
+        else f"{units.plural(len(runs), 'run')} so far"
+        if runs
+        else "No run yet",
+    }
+
+
+def _cards(states: dict[str, str]) -> None:
+    for number, (column, step) in enumerate(zip(st.columns(len(STEPS)), STEPS, strict=True), start=1):
+        with column, st.container(border=True, height="stretch"):
+            link(step, f"**{number}. {step.name}**")
+            st.markdown(_TEACHES[step.name])
+            st.caption(states[step.name])
+
+
+def _data_note(store: Store, data: Readiness) -> None:
+    if data.failed is None:
+        return
+    error = data.failed.error or {}
+    st.warning(
+        "**Reuters cannot be had at present, so a synthetic dataset takes its place.**  \n"
+        f"{plain(error.get('message', ''))}",
+        icon=":material/cloud_off:",
+    )
+    if st.button("Try Reuters again", key="retry_reuters", icon=":material/refresh:"):
+        store.submit(Kind.PREPARE, {"dataset": "reuters"})
+        st.rerun()
+
+
+def _lesson(store: Store, data: Readiness) -> None:
+    name = data.use("reuters")
+    with st.container(horizontal=True, vertical_alignment="center"):
+        started = st.button("Start the lesson", key="lesson", type="primary", icon=":material/play_arrow:")
+        text = {"reuters": "real Reuters newswires", "synthetic": "synthetic newswires"}[name]
+        st.caption(f"Trains the chapter's model on {text}, on two logical devices, for 10 epochs.")
+    if started:
+        config = RunConfig.model_validate({"data": {"dataset": name}})
+        draft.choose_run(store.submit(Kind.TRAIN, config.model_dump(mode="json")))
+        st.switch_page(STEPS[-1].script, query_params=draft.address())
+
+
+def _recent(store: Store) -> None:
+    st.subheader("Recent runs", anchor=False)
+    runs = store.jobs(kinds=[Kind.TRAIN], limit=_RECENT)
+    if not runs:
+        st.info("Runs appear here. They are kept when the browser is closed.", icon=":material/history:")
+        return
+    rows = []
+    for job in runs:
+        config = RunConfig.model_validate(job.config)
+        history = report.history(store, job)
+        diagnosis = diagnose(history, num_classes=CLASSES)
+        rows.append(
+            {
+                "Run": job.id,
+                "Status": str(job.status),
+                "Dataset": config.data.dataset,
+                "Replicas": config.layout.replicas,
+                "Epochs": f"{len(history)} of {config.training.epochs}",
+                "Best epoch": diagnosis.best_epoch,
+                "Lowest validation loss": diagnosis.best_val_loss,
+                "Started": units.moment(job.created_at),
+                "Took": units.duration(job.duration_s),
+            }
+        )
+    event = st.dataframe(
+        rows,
+        hide_index=True,
+        key="recent",
+        on_select="rerun",
+        selection_mode="single-cell",
+        column_config={"Lowest validation loss": st.column_config.NumberColumn(format="%.3f")},
+    )
+    cells = event.selection.cells
+    if cells:
+        draft.choose_run(runs[cells[0][0]].id)
+        st.switch_page(STEPS[-1].script, query_params=draft.address())
+    st.caption("Choose a row to open its run.")
+
+
+with page(
+    "Mirrorboard",
+    "From a machine's devices to a trained Keras model, live: what each step does, and where learning turns into"
+    " memorising.",
+) as store:
+    found = machine(store)
+    data = readiness(store)
+    _lesson(store, data)
+    _data_note(store, data)
+    _cards(_states(store, found, data))
+    st.caption(f":material/computer: {plain(_machine_line(found))}")
+    if found is not None and found.status is Status.FAILED:
+        problem((found.error or {}).get("message", ""), (found.error or {}).get("hint", ""))
+    _recent(store)
+    if found is not None:
+        rerun_when_done(store, found)
