@@ -9,9 +9,9 @@ from core.analysis.overfitting import diagnose
 from core.config import RunConfig
 from core.corpus import CLASSES
 from core.dashboard import draft, units
-from core.dashboard.frame import STEPS, link, page, plain, problem, rerun_when_done
+from core.dashboard.frame import LOOKS, STEPS, link, page, plain, problem, rerun_when_done, reuters_missing
 from core.dashboard.server import Readiness, machine, readiness
-from core.store import Job, Kind, Status, Store
+from core.store import Job, Kind, Store
 
 _RECENT = 8
 _TEACHES = {
@@ -32,29 +32,26 @@ def _machine_line(found: Job | None) -> str:
     graphics = f"GPUs: {', '.join(gpus)}" if gpus else "no GPU"
     name = next(device["name"] for device in result["devices"] if device["type"] == "CPU")
     return (
-        f"{name}, {units.plural(result['cpus'], 'processor')}, {units.memory(result['memory_bytes'])} of memory,"
-        f" {graphics}; TensorFlow {result['tensorflow']}"
+        f"{name}, {units.plural(result['cpus'], 'processor')}, {units.memory(result['memory_bytes'])} of"
+        f" memory, {graphics}; TensorFlow {result['tensorflow']}"
     )
 
 
 def _states(store: Store, found: Job | None, data: Readiness) -> dict[str, str]:
-    """What each step has come to, in a few words."""
-    layout = draft.value("layout.logical_devices")
+    """What each step has come to, in a few words with an icon."""
+    done, pending = ":green[:material/check_circle:]", ":material/hourglass_empty:"
     name = data.use(draft.value("data.dataset"))
-    runs = store.jobs(kinds=[Kind.TRAIN])
-    active = [job for job in runs if not job.status.is_final]
-    prepared = {"reuters": "Reuters is ready", "synthetic": "Synthetic newswires are ready"}
+    ready = {"reuters": "Reuters is ready", "synthetic": "Synthetic newswires are ready"}
+    chosen = units.plural(draft.value("layout.logical_devices"), "logical device")
+    filters = f"{draft.value('model.filters.0')} and {draft.value('model.filters.1')}"
+    runs = store.jobs(kinds=[Kind.TRAIN], limit=1)
     return {
-        "Devices": f"{units.plural(layout, 'logical device')} chosen"
-        if found is not None and found.result is not None
-        else "Looking for devices",
-        "Data": prepared[name] if name in data.is_ready else "Being prepared",
-        "Model": "332,856 parameters by default",
-        "Training": f"{units.plural(len(active), 'run')} active"
-        if active
-        else f"{units.plural(len(runs), 'run')} so far"
+        "Devices": f"{done} {chosen} chosen" if found and found.result else f"{pending} Looking for devices",
+        "Data": f"{done} {ready[name]}" if name in data.is_ready else f"{pending} Being prepared",
+        "Model": f"{done} {filters} filters, {draft.value('model.optimizer').capitalize()}",
+        "Training": f"{LOOKS[runs[0].status][0]} Last run {runs[0].status}"
         if runs
-        else "No run yet",
+        else f"{pending} No run yet",
     }
 
 
@@ -64,20 +61,6 @@ def _cards(states: dict[str, str]) -> None:
             link(step, f"**{number}. {step.name}**")
             st.markdown(_TEACHES[step.name])
             st.caption(states[step.name])
-
-
-def _data_note(store: Store, data: Readiness) -> None:
-    if data.failed is None:
-        return
-    error = data.failed.error or {}
-    st.warning(
-        "**Reuters cannot be had at present, so a synthetic dataset takes its place.**  \n"
-        f"{plain(error.get('message', ''))}",
-        icon=":material/cloud_off:",
-    )
-    if st.button("Try Reuters again", key="retry_reuters", icon=":material/refresh:"):
-        store.submit(Kind.PREPARE, {"dataset": "reuters"})
-        st.rerun()
 
 
 def _lesson(store: Store, data: Readiness) -> None:
@@ -133,17 +116,18 @@ def _recent(store: Store) -> None:
 
 with page(
     "Mirrorboard",
-    "From a machine's devices to a trained Keras model, live: what each step does, and where learning turns into"
-    " memorising.",
+    "From a machine's devices to a trained Keras model, live: what each step does, and where learning turns"
+    " into memorising.",
 ) as store:
     found = machine(store)
     data = readiness(store)
     _lesson(store, data)
-    _data_note(store, data)
+    reuters_missing(store, data)
     _cards(_states(store, found, data))
     st.caption(f":material/computer: {plain(_machine_line(found))}")
-    if found is not None and found.status is Status.FAILED:
-        problem((found.error or {}).get("message", ""), (found.error or {}).get("hint", ""))
+    if found is not None and found.error is not None:
+        problem(found.error["message"], found.error["hint"])
     _recent(store)
-    if found is not None:
-        rerun_when_done(store, found)
+    for job in (found, data.preparing):
+        if job is not None:
+            rerun_when_done(store, job)

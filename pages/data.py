@@ -12,12 +12,16 @@ from core.analysis import dataset as statistics
 from core.config import Dataset, RunConfig
 from core.corpus import Corpus, Split
 from core.dashboard import charts, draft, drawings, forms, units
-from core.dashboard.frame import boundary, page, plain, problem, rerun_when_done
+from core.dashboard.frame import boundary, page, plain, problem, rerun_when_done, reuters_missing
 from core.dashboard.server import Readiness, load_corpus, readiness
 from core.errors import ConfigError
 from core.store import Kind, Store
 
 _DATASETS = {"reuters": "Reuters newswires", "synthetic": "Synthetic newswires"}
+_SYNTHETIC = (
+    "This text is synthetic: generated from a seed with the sizes, class proportions and word frequencies of"
+    " Reuters. It can be learnt and overfitted, but it says nothing."
+)
 _SHOWN_IDS = 40
 
 
@@ -41,26 +45,6 @@ def _lengths_chart(home: Path, name: Dataset, size: int, max_len: int, _corpus: 
 def _train_lengths(corpus: Corpus) -> NDArray[np.int64]:
     rows = corpus.rows("train")
     return corpus.lengths[rows.start : rows.stop]
-
-
-def _availability(store: Store, state: Readiness, name: Dataset) -> None:
-    """Says why the synthetic dataset stands in for Reuters, and offers to try again."""
-    if state.failed is not None and draft.value("data.dataset") == "reuters":
-        error = state.failed.error or {}
-        st.warning(
-            f"**Reuters cannot be had at present, so the synthetic dataset takes its place.**  \n"
-            f"{plain(error.get('message', ''))} {plain(error.get('hint', ''))}",
-            icon=":material/cloud_off:",
-        )
-        if st.button("Try Reuters again", key="retry_reuters", icon=":material/refresh:"):
-            store.submit(Kind.PREPARE, {"dataset": "reuters"})
-            st.rerun()
-    elif name == "synthetic":
-        st.info(
-            "This text is synthetic: generated from a seed with the sizes, class proportions and word frequencies of"
-            " Reuters. It can be learnt and overfitted, but it says nothing.",
-            icon=":material/info:",
-        )
 
 
 def _preparing(store: Store, state: Readiness, name: Dataset) -> None:
@@ -89,9 +73,8 @@ def _download(store: Store, job_id: str) -> None:
 
 def _facts(corpus: Corpus) -> None:
     balance = statistics.class_balance(corpus.split_labels("train"), len(corpus.class_names))
-    for column, (label, text, help_text) in zip(
-        st.columns(5),
-        (
+    with st.container(horizontal=True, gap="large"):
+        for label, text, meaning in (
             ("Training newswires", f"{len(corpus.rows('train')):,}", "Rows the model learns from."),
             ("Test newswires", f"{len(corpus.rows('test')):,}", "Rows it is validated on."),
             ("Classes", f"{len(corpus.class_names):,}", "Topics; each newswire has one."),
@@ -101,10 +84,8 @@ def _facts(corpus: Corpus) -> None:
                 units.percent(balance.majority_share),
                 f"Always answering “{corpus.class_names[balance.majority]}” is right this often.",
             ),
-        ),
-        strict=True,
-    ):
-        column.metric(label, text, help=help_text)
+        ):
+            st.metric(label, text, help=meaning, width="content")
 
 
 def _classes(store: Store, corpus: Corpus) -> None:
@@ -130,9 +111,10 @@ def _lengths(store: Store, corpus: Corpus, error: ConfigError | None) -> None:
         )
         max_len = draft.value("data.max_len")
         effect = statistics.padding(_train_lengths(corpus), max_len)
-        st.metric("Newswires that are cut", units.percent(effect.truncated_share))
-        st.metric("Words that are kept", units.percent(effect.kept_share))
-        st.metric("Padding in the tensor", units.percent(effect.padding_share))
+        with st.container(horizontal=True):
+            st.metric("Newswires cut", units.percent(effect.truncated_share), width="content")
+            st.metric("Words kept", units.percent(effect.kept_share), width="content")
+            st.metric("Padding", units.percent(effect.padding_share), width="content")
     with right:
         charts.show(
             _lengths_chart(store.home, corpus.name, len(corpus.labels), max_len, corpus), key="lengths_chart"
@@ -158,8 +140,9 @@ def _examples(corpus: Corpus) -> None:
         )
         row = rows[number]
         label = int(corpus.labels[row])
-        st.metric("Class", f"{label}: {corpus.class_names[label]}")
-        st.metric("Length", units.plural(int(corpus.lengths[row]), "word"))
+        with st.container(horizontal=True):
+            st.metric("Class", f"{label}: {corpus.class_names[label]}", width="content")
+            st.metric("Length", units.plural(int(corpus.lengths[row]), "word"), width="content")
     with right:
         max_len = draft.value("data.max_len")
         ids = corpus.sequence(row)
@@ -213,14 +196,15 @@ def _pipeline(corpus: Corpus, config: RunConfig) -> None:
         key="pipeline",
     )
     st.markdown(
-        f"**One global batch of {batch:,} is cut into {units.plural(replicas, 'shard')} of {per_replica:,} rows.**"
+        f"**One global batch of {batch:,} is cut into {units.plural(replicas, 'shard')} of"
+        f" {units.plural(per_replica, 'row')}.**"
     )
     drawings.draw(drawings.batch(config, batch), key="batch")
     rest = train % batch
     if rest:
         st.markdown(
-            f"**The last batch of an epoch has only {units.plural(rest, 'newswire')}.** It is filled up with rows of"
-            " weight 0, so that every replica gets an equal shard and every newswire counts once."
+            f"**The last batch of an epoch has only {units.plural(rest, 'newswire')}.** It is filled up with"
+            " rows of weight 0, so that every replica gets an equal shard and every newswire counts once."
         )
         drawings.draw(drawings.batch(config, rest), key="last_batch")
     _adjusted(config)
@@ -242,7 +226,10 @@ with page(
     forms.choice("data.dataset", "Dataset", _DATASETS, None)
     state = readiness(store)
     name = state.use(draft.value("data.dataset"))
-    _availability(store, state, name)
+    if draft.value("data.dataset") == "reuters":
+        reuters_missing(store, state)
+    else:
+        st.info(_SYNTHETIC, icon=":material/info:")
     if name not in state.is_ready:
         _preparing(store, state, name)
     else:

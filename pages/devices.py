@@ -59,8 +59,8 @@ def _form(devices: list[dict[str, Any]], error: ConfigError | None) -> None:
         "Strategy",
         _STRATEGIES,
         error,
-        help="MirroredStrategy keeps one copy of the model, a replica, on every logical device and trains them"
-        " in sync. A single device needs no strategy.",
+        help="MirroredStrategy keeps one copy of the model, a replica, on every logical device and trains"
+        " them in sync. A single device needs no strategy.",
     )
     forms.choice("layout.device_type", "Physical devices", {"CPU": "CPU", "GPU": "GPU"}, error)
     kind = draft.value("layout.device_type")
@@ -172,7 +172,8 @@ def _check(store: Store, layout: DeviceLayout, *, possible: bool) -> None:
 
 with page(
     "Devices",
-    "Choose what a run trains on. TensorFlow fixes its devices once per process, so every run gets a process of its own.",
+    "Choose what a run trains on. TensorFlow fixes its devices once per process, so every run gets a process"
+    " of its own.",
 ) as store:
     found = machine(store)
     devices = _machine(found)

@@ -19,13 +19,13 @@ _METRICS = {
     "sparse_top_k_categorical_accuracy": "top-5 accuracy",
 }
 _FROM_LOGITS = """
-The chapter's script compiles `SparseCategoricalCrossentropy(from_logits=True)` on a model that already ends in a
-softmax. The loss would then apply softmax a second time, to probabilities between 0 and 1. What comes out is nearly
-even over the classes, and with 46 of them the loss cannot fall below ln(1 + 45/e) ≈ 2.865.
+The chapter's script compiles `SparseCategoricalCrossentropy(from_logits=True)` on a model that already ends in
+a softmax. The loss would then apply softmax a second time, to probabilities between 0 and 1. What comes out is
+nearly even over the classes, and with 46 of them the loss cannot fall below ln(1 + 45/e) ≈ 2.865.
 
-On this model Keras notices, goes back to the values before the softmax and warns; where it cannot look behind the
-output, as on a TPU, the model hardly learns. The last layer here gives probabilities, so the loss takes probabilities:
-`from_logits=False`.
+On this model Keras notices, goes back to the values before the softmax and warns; where it cannot look behind
+the output, as on a TPU, the model hardly learns. The last layer here gives probabilities, so the loss takes
+probabilities: `from_logits=False`.
 """
 
 
@@ -96,13 +96,15 @@ def _described(store: Store, config: RunConfig) -> Job | None:
 def _totals(result: dict[str, Any], config: RunConfig) -> None:
     memory = result["memory"]
     replicas = config.layout.replicas
-    one, two, three, four = st.columns(4)
-    one.metric("Parameters", f"{result['params']:,}", help=f"{result['trainable']:,} of them are trained.")
-    two.metric(
-        "Memory per replica", units.memory(memory["total_bytes"]), help="Estimated from shapes, float32."
-    )
-    three.metric("Replicas", f"{replicas}", help="Each holds a full copy of the model.")
-    four.metric("Memory of all replicas", units.memory(memory["total_bytes"] * replicas))
+    each = memory["total_bytes"]
+    with st.container(horizontal=True, gap="large"):
+        for label, text, meaning in (
+            ("Parameters", f"{result['params']:,}", f"{result['trainable']:,} of them are trained."),
+            ("Memory per replica", units.memory(each), "Estimated from shapes, float32."),
+            ("Replicas", f"{replicas}", "Each holds a full copy of the model."),
+            ("Memory of all replicas", units.memory(each * replicas), "Every replica needs its own."),
+        ):
+            st.metric(label, text, help=meaning, width="content")
 
 
 def _layers(result: dict[str, Any]) -> None:
@@ -111,7 +113,7 @@ def _layers(result: dict[str, Any]) -> None:
             {
                 "Layer": layer["name"],
                 "Type": layer["type"],
-                "Output shape": f"({', '.join('None' if n is None else f'{n:,}' for n in layer['output_shape'])})",
+                "Output shape": str(tuple(layer["output_shape"])),
                 "Parameters": f"{layer['params']:,}",
                 "Settings": layer["config"],
             }
@@ -137,7 +139,8 @@ def _memory(result: dict[str, Any], config: RunConfig) -> None:
                 (
                     "Activations",
                     "activations_bytes",
-                    f"layer outputs for {units.plural(config.per_replica_batch_size, 'row')}, kept for the backward pass",
+                    f"layer outputs of {units.plural(config.per_replica_batch_size, 'row')},"
+                    " kept for the backward pass",
                 ),
             )
         ],
@@ -148,8 +151,8 @@ def _memory(result: dict[str, Any], config: RunConfig) -> None:
 def _compiled(result: dict[str, Any], config: RunConfig) -> None:
     metrics = " and ".join(_METRICS.get(name, name) for name in result["metrics"])
     st.markdown(
-        f"**Compiled with** {result['optimizer']} (learning rate {config.learning_rate:g}), loss `{result['loss']}`"
-        f" with `from_logits=False`, metrics: {metrics}."
+        f"**Compiled with** {result['optimizer']} (learning rate {config.learning_rate:g}),"
+        f" loss `{result['loss']}` with `from_logits=False`, metrics: {metrics}."
     )
     with st.expander("Why from_logits=False, when the chapter has True", icon=":material/help:"):
         st.markdown(_FROM_LOGITS)
@@ -157,34 +160,30 @@ def _compiled(result: dict[str, Any], config: RunConfig) -> None:
 
 with page("Model", "An embedding, two convolutions with pooling, and a softmax over the classes.") as store:
     error: ConfigError | None = None
-    config = None
+    job = None
     try:
-        config = draft.config()
+        job = _described(store, draft.config())
     except ConfigError as refused:
         error = refused
+    if job is not None and job.result is not None:
+        shown = RunConfig.model_validate(job.config)
+        drawings.draw(drawings.architecture(job.result["layers"], shown.data.max_len), key="architecture")
     left, right = st.columns([4, 9], gap="large")
     with left:
         st.subheader("Settings", anchor=False)
         _form(error)
-        st.caption(f"Input: {units.plural(draft.value('data.max_len'), 'word')}, set on the page Data.")
+        words = units.plural(draft.value("data.max_len"), "word")
+        st.caption(f"The input has {words}, set on the page Data.")
     with right:
         st.subheader("What Keras makes of it", anchor=False)
-        if config is None:
-            assert error is not None
-            if error.field.split(".")[0] in ("layout", "training"):
-                problem(error.message, error.hint)
-            else:
-                st.info("Correct the marked setting to see the model.", icon=":material/edit:")
+        if error is not None and error.field.split(".")[0] in ("layout", "training"):
+            problem(error.message, error.hint)
+        elif error is not None:
+            st.info("Correct the marked setting to see the model.", icon=":material/edit:")
+        elif job is None or job.result is None:
+            st.info("Keras is building the model.", icon=":material/hourglass_top:")
         else:
-            job = _described(store, config)
-            if job is None or job.result is None:
-                st.info("Keras is building the model.", icon=":material/hourglass_top:")
-            else:
-                shown = RunConfig.model_validate(job.config)
-                _totals(job.result, shown)
-                drawings.draw(
-                    drawings.architecture(job.result["layers"], shown.data.max_len), key="architecture"
-                )
-                _layers(job.result)
-                _memory(job.result, shown)
-                _compiled(job.result, shown)
+            _totals(job.result, shown)
+            _layers(job.result)
+            _memory(job.result, shown)
+            _compiled(job.result, shown)

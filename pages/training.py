@@ -39,7 +39,10 @@ def _summary(config: RunConfig) -> str:
         if layout.strategy == "mirrored"
         else f"a single {layout.device_type}"
     )
-    return f"{_DATASETS[config.data.dataset]}, {config.data.max_len:,} words each; {where}; {config.model.optimizer.capitalize()}"
+    return (
+        f"{_DATASETS[config.data.dataset]}, {config.data.max_len:,} words each; {where};"
+        f" {config.model.optimizer.capitalize()}"
+    )
 
 
 def _form(error: ConfigError | None) -> None:
@@ -101,12 +104,12 @@ def _batch(config: RunConfig) -> None:
     equation = f"global {used:,} = {replicas:,} × {config.per_replica_batch_size:,}"
     if used == wanted:
         st.markdown(
-            f"**{equation}**: {units.plural(config.per_replica_batch_size, 'row')} for each replica in a step."
+            f"**{equation}**: each replica gets {units.plural(config.per_replica_batch_size, 'row')} in a step."
         )
     else:
         st.info(
-            f"The global batch size was changed from {wanted:,} to {used:,}, so that {replicas} replicas share it"
-            f" evenly: **{equation}**.",
+            f"The global batch size was changed from {wanted:,} to {used:,}, so that {replicas} replicas share"
+            f" it evenly: **{equation}**.",
             icon=":material/info:",
         )
 
@@ -142,13 +145,14 @@ def _new_run(store: Store) -> None:
         st.rerun()
 
 
-def _name(store: Store, job: Job) -> str:
-    epochs = store.epochs_done(job)
-    return f"{job.id}: {job.status}, {units.plural(epochs, 'epoch')}, {units.moment(job.created_at)}"
+def _name(job: Job) -> str:
+    config = parse_config(job.config)
+    where = units.plural(config.layout.replicas, "replica")
+    return f"{job.id}, {job.status}: {config.data.dataset}, {where}, {units.moment(job.created_at)}"
 
 
-def _chooser(store: Store, runs: list[Job]) -> None:
-    names = {job.id: _name(store, job) for job in runs}
+def _chooser(runs: list[Job]) -> None:
+    names = {job.id: _name(job) for job in runs}
     chosen = draft.chosen_run()
     st.session_state["chooser"] = chosen if chosen in names else None
 
@@ -226,7 +230,7 @@ def _outcome(job: Job) -> None:
     if early:
         restored = " and went back to its weights" if early["restored_best"] else ""
         st.info(
-            f"Stopped early after epoch {early['epoch']}: epoch {early['best_epoch']} was the best{restored}.",
+            f"Stopped early after epoch {early['epoch']}. Epoch {early['best_epoch']} was best{restored}.",
             icon=":material/flag:",
         )
 
@@ -237,19 +241,29 @@ def _progress(job: Job) -> None:
     st.progress(run_share(job), f"{LOOKS[job.status][0]} {plain(phase[:1].upper() + phase[1:])}")
     if not progress.get("steps"):
         return
-    one, two, three, four = st.columns(4)
-    one.metric("Epoch", f"{progress['epoch'] + 1} of {progress['epochs']}")
-    if progress.get("validation_step") is not None:
-        two.metric("Validation step", f"{progress['validation_step']:,} of {progress['validation_steps']:,}")
-    else:
-        two.metric("Step", f"{progress['step']:,} of {progress['steps']:,}")
-    three.metric("Time left", units.duration(progress.get("remaining_s")))
+    validating = progress.get("validation_step") is not None
     rate, step_ms = progress.get("examples_per_s"), progress.get("step_ms")
-    four.metric(
-        "Throughput",
-        "–" if rate is None else f"{rate:,.0f} newswires/s",
-        help=None if step_ms is None else f"{step_ms:.1f} ms a step",
-    )
+    with st.container(horizontal=True, gap="large"):
+        st.metric("Epoch", f"{progress['epoch'] + 1} of {progress['epochs']}", width="content")
+        st.metric(
+            "Validation step" if validating else "Step",
+            f"{progress['validation_step']:,} of {progress['validation_steps']:,}"
+            if validating
+            else f"{progress['step']:,} of {progress['steps']:,}",
+            width="content",
+        )
+        st.metric(
+            "Time left",
+            units.duration(progress.get("remaining_s")),
+            help="Known once a validation has been timed, after the first epoch.",
+            width="content",
+        )
+        st.metric(
+            "Throughput",
+            "–" if rate is None else f"{rate:,.0f} newswires/s",
+            help=None if step_ms is None else f"{step_ms:.1f} ms a step",
+            width="content",
+        )
 
 
 def _figures(shown: RunView) -> None:
@@ -258,12 +272,15 @@ def _figures(shown: RunView) -> None:
         return
     if job.status.is_final:
         best = next((row for row in history if row["epoch"] == diagnosis.best_epoch), None)
-        one, two, three, four = st.columns(4)
-        one.metric("Best epoch", "–" if best is None else f"{best['epoch']} of {len(history)}")
-        two.metric("Validation loss there", "–" if best is None else units.number(best["val_loss"]))
         accuracy = None if best is None else best.get("val_sparse_categorical_accuracy")
-        three.metric("Validation accuracy there", units.percent(accuracy))
-        four.metric("Took", units.duration(job.duration_s))
+        with st.container(horizontal=True, gap="large"):
+            for label, text in (
+                ("Best epoch", "–" if best is None else f"{best['epoch']} of {len(history)}"),
+                ("Validation loss there", "–" if best is None else units.number(best["val_loss"])),
+                ("Validation accuracy there", units.percent(accuracy)),
+                ("Took", units.duration(job.duration_s)),
+            ):
+                st.metric(label, text, width="content")
     st.info(plain(diagnosis.sentence), icon=":material/insights:")
 
 
@@ -294,7 +311,8 @@ def _curves(shown: RunView) -> None:
         charts.show(shown.loss(axis), key="loss_chart")
     with right:
         charts.show(shown.accuracy(axis, accuracy), key="accuracy_chart")
-    charts.show(shown.gap(axis), key="gap_chart")
+    if shown.history:
+        charts.show(shown.gap(axis), key="gap_chart")
 
 
 def _log(store: Store, job: Job) -> None:
@@ -310,23 +328,26 @@ def _log(store: Store, job: Job) -> None:
 
 def _about(config: RunConfig, job: Job) -> None:
     result = job.result or {}
-    with st.expander("What this run is", icon=":material/tune:"):
-        st.markdown(f"{plain(_summary(config))[:1].upper()}{plain(_summary(config))[1:]}")
-        rows = {
-            "Parameters": f"{result['params']:,}" if "params" in result else "–",
-            "Epochs asked for": f"{config.training.epochs:,}",
-            "Global batch size": f"{config.global_batch_size:,} = {config.layout.replicas} × {config.per_replica_batch_size:,}",
-            "Steps per epoch": f"{result['steps_per_epoch']:,} training, {result['validation_steps']:,} validation"
-            if "steps_per_epoch" in result
-            else "–",
-            "Learning rate": f"{config.learning_rate:g}",
-            "Seed": f"{config.training.seed}",
-            "Devices": ", ".join(result.get("devices", [])) or "–",
+    summary = _summary(config)
+    rows = {
+        "Epochs asked for": f"{config.training.epochs:,}",
+        "Global batch size": f"{config.global_batch_size:,} = {config.layout.replicas} ×"
+        f" {config.per_replica_batch_size:,}",
+        "Learning rate": f"{config.learning_rate:g}",
+        "Seed": f"{config.training.seed}",
+    }
+    if result:
+        rows |= {
+            "Parameters": f"{result['params']:,}",
+            "Steps per epoch": f"{result['steps_per_epoch']:,} training,"
+            f" {result['validation_steps']:,} validation",
+            "Replicas on": ", ".join(result["devices"]),
             "Engine": ", ".join(
-                f"{key.replace('_', ' ')} {value}" for key, value in result.get("engine", {}).items()
-            )
-            or "–",
+                f"{name.replace('_', ' ')} {value}" for name, value in result["engine"].items()
+            ),
         }
+    with st.expander("What this run is", icon=":material/tune:"):
+        st.markdown(plain(summary[:1].upper() + summary[1:]))
         st.table([{"Setting": name, "Value": text} for name, text in rows.items()], hide_index=True)
 
 
@@ -352,7 +373,7 @@ with page("Training", "Start a run, watch it learn, and see where it begins to o
     with st.expander("New run", icon=":material/add_circle:", expanded=chosen is None):
         _new_run(store)
     if runs:
-        _chooser(store, runs)
+        _chooser(runs)
     if chosen is not None:
         _run(store, chosen)
     elif not runs:

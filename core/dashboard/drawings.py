@@ -14,7 +14,11 @@ from core.config import DeviceLayout, RunConfig
 _JS = """
 export default function ({ data, parentElement }) {
   let root = parentElement.querySelector(".drawing");
-  if (!root) { root = document.createElement("div"); root.className = "drawing"; parentElement.appendChild(root); }
+  if (!root) {
+    root = document.createElement("div");
+    root.className = "drawing";
+    parentElement.appendChild(root);
+  }
   root.style.cssText = getComputedStyle(parentElement.host ?? parentElement)
     .getPropertyValue("--st-chart-categorical-colors").split(",").map((c, i) => `--c${i}:${c}`).join(";");
   root.innerHTML = data;
@@ -24,8 +28,8 @@ export default function ({ data, parentElement }) {
 _CSS = """
 .drawing { font-family: var(--st-font); color: var(--st-text-color); font-size: 0.86rem; line-height: 1.35; }
 .row { display: flex; flex-wrap: wrap; gap: 0.5rem; align-items: stretch; }
-.box { border: 1px solid var(--st-border-color); border-radius: var(--st-base-radius); padding: 0.55rem 0.7rem;
-       background: var(--st-secondary-background-color); min-width: 0; }
+.box { border: 1px solid var(--st-border-color); border-radius: var(--st-base-radius); min-width: 0;
+       background: var(--st-secondary-background-color); padding: 0.55rem 0.7rem; }
 .box b { display: block; font-weight: 620; }
 .box small, .note { opacity: 0.78; font-size: 0.8rem; }
 .flow .box { flex: 1 1 8.2rem; position: relative; }
@@ -92,7 +96,8 @@ def flow(steps: Sequence[tuple[str, str, str]]) -> str:
         steps: Name, code or shape, and explanation of each.
     """
     boxes = [
-        f'<div class="box"><b>{escape(name)}</b><code>{escape(code)}</code><br><small>{escape(text)}</small></div>'
+        f'<div class="box"><b>{escape(name)}</b><code>{escape(code)}</code><br>'
+        f"<small>{escape(text)}</small></div>"
         for name, code, text in steps
     ]
     return f'<div class="row flow">{"<div class=arrow>→</div>".join(boxes)}</div>'
@@ -147,6 +152,6 @@ def architecture(layers: Sequence[dict[str, Any]], max_len: int) -> str:
             f'<div class="layer"><div class="stage"><div class="solid" style="--tint:var(--c{tint});'
             f'height:{height:.0f}px;width:{width:.0f}px"></div></div><b>{escape(name)}</b><br>'
             f'<small class="note">{" × ".join(f"{size:,}" for size in sizes)}'
-            f"{f'<br>{params:,} parameters' if params else '<br>&nbsp;'}</small></div>"
+            f"{f'<br>{params:,} parameters' if params else ''}</small></div>"
         )
     return f'<div class="layers">{"".join(drawn)}</div>'

@@ -1,4 +1,4 @@
-"""The frame around every page: its name, the steps in order, the running job, and what to do when it breaks."""
+"""The frame around every page: the steps in order, the running job, and what to do when it breaks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import streamlit as st
 
 from core.config import parse_config
 from core.dashboard import draft, units
-from core.dashboard.server import open_store
+from core.dashboard.server import Readiness, open_store
 from core.errors import MirrorboardError
 from core.store import ACTIVE, Job, Kind, Status, Store
 
@@ -86,7 +86,7 @@ def page(title: str, lead: str = "") -> Iterator[Store]:
     with st.sidebar, boundary():
         active = _active(store)
         status = st.fragment(_status, run_every=_ACTIVE_S if active else _IDLE_S)
-        status(store, _signature(active))
+        status(store, _signature(active), title)
     st.title(title, anchor=False)
     if lead:
         st.markdown(lead)
@@ -130,6 +130,21 @@ def problem(message: str, hint: str = "") -> None:
     st.error(f"**{plain(message)}**  \n{plain(hint)}" if hint else plain(message), icon=":material/error:")
 
 
+def reuters_missing(store: Store, state: Readiness) -> None:
+    """Says why the synthetic dataset stands in for Reuters, when it does, and offers to try again."""
+    if state.failed is None or state.failed.error is None:
+        return
+    error = state.failed.error
+    st.warning(
+        "**Reuters cannot be had at present, so synthetic newswires take its place.**  \n"
+        f"{plain(error['message'])} {plain(error['hint'])}",
+        icon=":material/cloud_off:",
+    )
+    if st.button("Try Reuters again", key="retry_reuters", icon=":material/refresh:"):
+        store.submit(Kind.PREPARE, {"dataset": "reuters"})
+        st.rerun()
+
+
 def plain(text: str) -> str:
     """Text that Markdown shows as it is."""
     return re.sub(r"([\\`*_{}\[\]()#+\-.!|$<>~:])", r"\\\1", text)
@@ -163,13 +178,18 @@ def _signature(jobs: list[Job]) -> tuple[tuple[str, Status], ...]:
     return tuple((job.id, job.status) for job in jobs)
 
 
-def _status(store: Store, seen: tuple[tuple[str, Status], ...]) -> None:
+def _status(store: Store, seen: tuple[tuple[str, Status], ...], title: str) -> None:
     with boundary():
         jobs = _active(store)
         if _signature(jobs) != seen:
             st.rerun()  # the page itself shows what has begun or ended, too
         for job in jobs[:2]:
             _job_line(job)
+            if job.kind is Kind.TRAIN and (title, draft.chosen_run()) != (STEPS[-1].name, job.id):
+                query = {**draft.address(), "run": job.id}
+                st.page_link(
+                    STEPS[-1].script, label="Watch", icon=":material/visibility:", query_params=query
+                )
         waiting = len(jobs) - 2
         if waiting > 0:
             st.caption(f"{units.plural(waiting, 'more job')} waiting")
@@ -192,8 +212,6 @@ def _job_line(job: Job) -> None:
         st.progress(
             run_share(job), f"**Run {job.id}**, epoch {progress.get('epoch', 0) + 1} of {epochs}: {text}"
         )
-    query = {**draft.address(), "run": job.id}
-    st.page_link(STEPS[-1].script, label="Watch", icon=":material/visibility:", query_params=query)
 
 
 def run_share(job: Job) -> float:

@@ -14,6 +14,7 @@ import streamlit as st
 
 from core import report
 from core.analysis.overfitting import Diagnosis, diagnose
+from core.config import parse_config
 from core.corpus import CLASSES
 from core.dashboard import charts
 from core.dashboard.charts import Axis, Curves, StepValues
@@ -50,7 +51,7 @@ class RunView:
         with self._lock:
             if time.monotonic() - self._read_at < _FRESH_S and not self._has_just_changed():
                 return
-            self.job = self._store.job(self.job.id)
+            before, self.job = self.job, self._store.job(self.job.id)
             rows = self._store.metrics(self.job, per="step", after=self._last_id)
             for row in rows:
                 steps, values = self._steps.setdefault(row.name, (array("q"), array("d")))
@@ -62,7 +63,7 @@ class RunView:
             if history != self.history:
                 self.history = history
                 self.diagnosis = diagnose(history, num_classes=CLASSES)
-            elif not rows:
+            elif not rows and self.job.status is before.status:
                 self._read_at = time.monotonic()
                 return
             self._charts.clear()
@@ -94,7 +95,10 @@ class RunView:
         return self._drawn(("gap", axis), lambda: charts.gap_curve(self._curves(axis)))
 
     def _curves(self, axis: Axis) -> Curves:
-        return Curves(self.job.id, self.history, self.diagnosis, axis, self.steps_per_epoch)
+        planned = parse_config(self.job.config).training.epochs
+        if self.job.status.is_final:
+            planned = max(len(self.history), 1)
+        return Curves(self.job.id, self.history, self.diagnosis, axis, self.steps_per_epoch, planned)
 
     def _drawn(self, key: tuple[Any, ...], draw: Callable[[], bytes]) -> bytes:
         with self._lock:

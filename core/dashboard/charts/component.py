@@ -116,7 +116,9 @@ export default async function ({ data, parentElement }) {
   if (!node.watcher) {
     let width = node.clientWidth;
     node.watcher = new ResizeObserver(() => {
-      if (node.clientWidth && node.clientWidth !== width) { width = node.clientWidth; Plotly.Plots.resize(node); }
+      if (!node.clientWidth || node.clientWidth === width) return;
+      width = node.clientWidth;
+      Plotly.Plots.resize(node);
     });
     node.watcher.observe(node);
   }

@@ -43,8 +43,8 @@ def class_distribution(names: Sequence[str], train: ClassBalance, test: ClassBal
     return chart(
         figure,
         f"Newswires in each of the {len(names)} classes, train and test",
-        f"The largest class, {names[train.majority]}, holds {units.percent(train.majority_share)} of the training"
-        f" newswires; it has {train.imbalance:,.0f} for each one of the smallest class.",
+        f"The largest class, {names[train.majority]}, holds {units.percent(train.majority_share)} of the"
+        f" training newswires; it has {train.imbalance:,.0f} for each one of the smallest class.",
     )
 
 
@@ -89,6 +89,6 @@ def length_histogram(lengths: LengthHistogram, padding: Padding, max_len: int) -
     return chart(
         figure,
         "How long the training newswires are, and where they are cut",
-        f"{units.percent(padding.truncated_share)} of the training newswires are longer than {max_len:,} words"
-        " and are cut.",
+        f"{units.percent(padding.truncated_share)} of the training newswires are longer than {max_len:,}"
+        " words and are cut.",
     )

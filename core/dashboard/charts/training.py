@@ -18,6 +18,8 @@ Axis = Literal["epoch", "step"]
 
 _WINDOW = 15
 """Batches in the running mean."""
+_ROOM = 10
+"""Epochs that the x axis has room for at least."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Curves:
         diagnosis: Of that history.
         axis: What the x axis counts.
         steps_per_epoch: Training steps in an epoch.
+        planned: Epochs that the run will have when it goes on; those it has when it is over.
     """
 
     run_id: str
@@ -45,6 +48,7 @@ class Curves:
     diagnosis: Diagnosis
     axis: Axis
     steps_per_epoch: int
+    planned: int
 
     @property
     def scale(self) -> int:
@@ -55,6 +59,12 @@ class Curves:
     def x(self) -> list[int]:
         """Where each epoch ends."""
         return [row["epoch"] * self.scale for row in self.history]
+
+    @property
+    def end(self) -> int:
+        """Where the x axis ends: room for the epochs to come, but not for thousands of them."""
+        done = len(self.history) + 1
+        return min(self.planned, max(_ROOM, done + done // 3)) * self.scale
 
     @property
     def epochs(self) -> list[int]:
@@ -180,40 +190,33 @@ def _annotate(figure: go.Figure, curves: Curves) -> None:
     last = curves.epochs[-1]
     at, end = best * curves.scale, last * curves.scale
     figure.add_vline(x=at, line={"width": 1.5, "dash": "dash", "color": "var(--st-green-color)"})
+    overfits = curves.diagnosis.overfit_from is not None
     figure.add_annotation(
         x=at,
         y=1,
         yref="paper",
         yanchor="top",
-        xanchor="right" if best > 0.7 * last else "left",  # noqa: PLR2004 - where there is room
-        text=f" best epoch {best} ",
+        xanchor="right" if best > 0.7 * last else "left",
+        align="left",
+        text=f" best epoch {best} <br> overfitting after it " if overfits else f" best epoch {best} ",
         showarrow=False,
         font={"color": "var(--st-green-text-color)"},
         bgcolor="var(--st-background-color)",
+        opacity=0.9,
     )
-    if curves.diagnosis.overfit_from is not None:
+    if overfits:
         figure.add_vrect(
             x0=at, x1=end, line_width=0, fillcolor="var(--st-orange-color)", opacity=0.1, layer="below"
-        )
-        figure.add_annotation(
-            x=end,
-            y=0,
-            yref="paper",
-            yanchor="bottom",
-            xanchor="right",
-            text="overfitting ",
-            showarrow=False,
-            font={"color": "var(--st-orange-text-color)"},
         )
 
 
 def _finish(figure: go.Figure, curves: Curves, height: int = 360) -> go.Figure:
     by_epoch = curves.axis == "epoch"
     figure.update_xaxes(
-        title_text="Epoch" if by_epoch else "Training step",
-        tickformat="d" if by_epoch else ",d",
-        rangemode="tozero",
+        title_text="Epoch" if by_epoch else "Training step", tickformat=",d", range=[0, curves.end * 1.02]
     )
+    if by_epoch and curves.end <= 2 * _ROOM:
+        figure.update_xaxes(dtick=1)
     # Zoom stays as long as the axis does, hidden traces as long as the run does.
     figure.update_layout(height=height, uirevision=f"{curves.run_id} {curves.axis}", hovermode="closest")
     figure.update_layout(legend_uirevision=curves.run_id)
