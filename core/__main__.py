@@ -124,12 +124,11 @@ def train(
     as_json: bool,
 ) -> None:
     """Train the chapter's model and record the run."""
+    if logical_devices is None:
+        logical_devices = 1 if strategy == "single" else 2
     config = parse_config(
         {
-            "layout": {
-                "strategy": strategy,
-                "logical_devices": logical_devices or (1 if strategy == "single" else 2),
-            },
+            "layout": {"strategy": strategy, "logical_devices": logical_devices},
             "data": {"dataset": dataset},
             "model": {"optimizer": optimizer},
             "training": {

@@ -80,10 +80,14 @@ class ReplicatedModel(keras.Model):
         rows = tf.reduce_sum(tf.sign(weights))
         for metric in self.metrics:
             if metric.name == "loss":
-                # A shard of fillers only has weight 0, and no loss.
-                mean = tf.math.divide_no_nan(loss, tf.reduce_sum(weights))
-                metric.update_state(mean, sample_weight=rows)
-        results: dict[str, tf.Tensor] = self.compute_metrics(x, y, y_pred, sample_weight=tf.sign(weights))
+                metric.update_state(_mean(loss, weights), sample_weight=rows)
+        return self.compute_metrics(x, y, y_pred, sample_weight=tf.sign(weights))
+
+    def compute_metrics(
+        self, x: tf.Tensor, y: tf.Tensor, y_pred: tf.Tensor, sample_weight: tf.Tensor | None = None
+    ) -> dict[str, tf.Tensor]:
+        """Updates the compiled metrics and returns all metrics by name."""
+        results: dict[str, tf.Tensor] = super().compute_metrics(x, y, _single(y_pred), sample_weight)
         return results
 
 
@@ -91,9 +95,19 @@ def _sums(y: tf.Tensor, y_pred: tf.Tensor, weights: tf.Tensor, loss: tf.Tensor) 
     real = tf.sign(weights)
     rows = tf.reduce_sum(real)
     hit = keras.metrics.sparse_categorical_accuracy(y, y_pred)
-    top = keras.metrics.sparse_top_k_categorical_accuracy(y, y_pred, k=TOP_K)
-    mean = tf.math.divide_no_nan(loss, tf.reduce_sum(weights))
-    return tf.stack([rows, mean * rows, tf.reduce_sum(hit * real), tf.reduce_sum(top * real)])
+    top = keras.metrics.sparse_top_k_categorical_accuracy(y, _single(y_pred), k=TOP_K)
+    sums = [rows, _mean(loss, weights) * rows, tf.reduce_sum(hit * real), tf.reduce_sum(top * real)]
+    return tf.stack([_single(value) for value in sums])
+
+
+def _single(values: tf.Tensor) -> tf.Tensor:
+    """Values in single precision; TensorFlow's ``InTopKV2`` takes no other (2.21)."""
+    return keras.ops.cast(values, "float32")
+
+
+def _mean(loss: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """The mean over a shard's rows of a loss that is weighted; 0 for a shard of fillers only."""
+    return tf.math.divide_no_nan(tf.cast(loss, weights.dtype), tf.reduce_sum(weights))
 
 
 def build(

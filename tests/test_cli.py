@@ -1,0 +1,194 @@
+"""The command line, as scripts and CI use it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from conftest import ROOT, command, json_of, wait_for
+from core.store import Kind, Status, Store
+
+TRAIN = ("train", "--dataset", "synthetic", "--batch-size", "512")
+
+
+def test_train_prints_one_object_and_runs_and_show_agree(home):
+    trained = json_of(command(*TRAIN, "--epochs", "3", "--json", home=home))
+    assert trained["status"] == "completed"
+    assert trained["config"]["layout"]["logical_devices"] == 2
+    assert trained["model"]["params"] == 332_856
+    assert [layer["params"] for layer in trained["model"]["layers"]] == [
+        216_874,
+        2_304,
+        0,
+        6_176,
+        0,
+        0,
+        107_502,
+    ]
+    assert (trained["steps_per_epoch"], trained["validation_steps"]) == (18, 5)
+    assert [epoch["epoch"] for epoch in trained["history"]] == [1, 2, 3]
+    assert set(trained["history"][0]) == {
+        "epoch",
+        "duration_s",
+        "loss",
+        "sparse_categorical_accuracy",
+        "sparse_top_k_categorical_accuracy",
+        "val_loss",
+        "val_sparse_categorical_accuracy",
+        "val_sparse_top_k_categorical_accuracy",
+    }
+    losses = [epoch["val_loss"] for epoch in trained["history"]]
+    assert trained["diagnosis"]["best_epoch"] == losses.index(min(losses)) + 1
+    assert trained["duration_s"] > 0
+
+    shown = json_of(command("--json", "show", trained["run_id"], home=home))
+    assert shown == trained
+    (listed,) = json_of(command("runs", "--json", home=home))
+    assert (listed["run_id"], listed["status"], listed["epochs_done"], listed["pid"]) == (
+        trained["run_id"],
+        "completed",
+        3,
+        None,
+    )
+    assert f"Run {trained['run_id']} completed" in command("show", trained["run_id"], home=home).stdout
+
+
+def test_home_stands_before_or_after_the_subcommand(home):
+    assert json_of(command("--home", str(home), "runs", "--json")) == []
+    assert json_of(command("runs", "--home", str(home), "--json")) == []
+    assert json_of(command("runs", "--json", MIRRORBOARD_HOME=str(home))) == []
+    assert "No runs yet" in command("runs", home=home).stdout
+
+
+def test_devices_lists_the_processor_and_says_why_there_is_no_gpu(home):
+    found = json_of(command("devices", "--json", home=home))
+    cpu = found["devices"][0]
+    assert (cpu["type"], cpu["index"], cpu["compute_capability"]) == ("CPU", 0, None)
+    assert cpu["name"]
+    assert cpu["memory_bytes"] > 2**28
+    has_gpu = any(device["type"] == "GPU" for device in found["devices"])
+    assert bool(found["gpu_reason"]) != has_gpu
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--epochs", "0"), "training.epochs"),
+        (("--logical-devices", "9"), "but it is 9"),
+        (("--logical-devices", "0"), "but it is 0"),
+        (("--learning-rate", "-1"), "training.learning_rate"),
+        (("--patience", "0"), "training.patience"),
+        (("--strategy", "tpus"), "tpus"),
+        (("--batch-size", "many"), "many"),
+    ],
+)
+def test_an_invalid_configuration_ends_with_2_and_no_traceback(home, arguments, words):
+    done = command("train", *arguments, "--json", home=home)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_batch_that_replicas_cannot_share_is_adjusted_and_said(home):
+    done = command(
+        *TRAIN[:3], "--batch-size", "511", "--epochs", "1", "--logical-devices", "3", "--json", home=home
+    )
+    assert "from 511 to 513: 3 replicas share it evenly" in done.stderr
+    assert json_of(done)["steps_per_epoch"] == 18
+
+
+def test_an_unknown_run_a_bad_home_and_a_failed_run_end_with_1(home, tmp_path):
+    done = command("show", "nonsense", "--json", home=home)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no run 'nonsense'" in done.stderr
+    (tmp_path / "file").touch()
+    done = command("runs", home=tmp_path / "file" / "home")
+    assert done.returncode == 1
+    assert "cannot be written" in done.stderr
+    assert "Traceback" not in done.stderr
+    done = command("stop", "nonsense", home=home)
+    assert done.returncode == 1
+
+
+def test_reuters_without_files_or_network_fails_with_advice(home, tmp_path):
+    offline = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "no_proxy": ""}
+    done = command(
+        "train", "--epochs", "1", "--json", home=home, KERAS_HOME=str(tmp_path / "keras"), **offline
+    )
+    assert done.returncode == 1
+    assert "synthetic dataset" in done.stderr
+    assert '"status": "failed"' in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_stop_from_another_process_and_ctrl_c_keep_what_was_recorded(home):
+    long = [sys.executable, "-m", "core", *TRAIN, "--epochs", "500", "--home", str(home)]
+    store = Store(home)
+
+    def running() -> str | None:
+        jobs = store.jobs(kinds=[Kind.TRAIN], statuses=[Status.RUNNING])
+        return jobs[0].id if jobs and store.epochs_done(jobs[0]) else None
+
+    first = subprocess.Popen(long, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    run_id = wait_for(running, 90, "an epoch")
+    (listed,) = json_of(command("runs", "--json", home=home))
+    assert listed["status"] == "running"
+    assert listed["pid"] == store.job(run_id).pid
+    stopped = json_of(command("stop", run_id, "--json", home=home))
+    assert stopped == {"run_id": run_id, "status": "stopped"}
+    out, err = first.communicate(timeout=20)
+    assert first.returncode == 0
+    assert f"Run {run_id} stopped" in out
+    assert "building the graph" in err
+
+    second = subprocess.Popen(long, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    run_id = wait_for(running, 90, "an epoch")
+    second.send_signal(signal.SIGINT)
+    out, err = second.communicate(timeout=20)
+    assert second.returncode == 0
+    assert "Traceback" not in err
+    assert store.job(run_id).status is Status.STOPPED
+    assert store.epochs_done(store.job(run_id)) >= 1
+    store.close()
+
+
+def test_two_trains_in_one_second_run_one_after_the_other(home):
+    results = []
+
+    def train() -> None:
+        results.append(command(*TRAIN, "--epochs", "1", home=home))
+
+    threads = [threading.Thread(target=train) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [done.returncode for done in results] == [0, 0]
+    assert sum("waiting behind run" in done.stderr for done in results) == 1
+    store = Store(home)
+    later, earlier = store.jobs(kinds=[Kind.TRAIN])
+    assert later.started_at >= earlier.finished_at
+    store.close()
+
+
+def test_an_engine_killed_under_the_command_line_is_reported(home):
+    store = Store(home)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "core", *TRAIN, "--epochs", "500", "--home", str(home)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for(lambda: any(store.epochs_done(job) for job in store.jobs()), 90, "an epoch")
+    os.kill(store.jobs(kinds=[Kind.TRAIN])[0].pid, signal.SIGKILL)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "killed: signal 9, often out of memory" in err
+    store.close()
