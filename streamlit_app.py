@@ -65,10 +65,19 @@ def _cards(states: dict[str, str]) -> None:
 
 def _lesson(store: Store, data: Readiness) -> None:
     name = data.use("reuters")
+    called = {"reuters": "real Reuters newswires", "synthetic": "synthetic newswires"}[name]
     with st.container(horizontal=True, vertical_alignment="center"):
-        started = st.button("Start the lesson", key="lesson", type="primary", icon=":material/play_arrow:")
-        text = {"reuters": "real Reuters newswires", "synthetic": "synthetic newswires"}[name]
-        st.caption(f"Trains the chapter's model on {text}, on two logical devices, for 10 epochs.")
+        started = st.button(
+            "Start the lesson",
+            key="lesson",
+            type="primary",
+            icon=":material/play_arrow:",
+            disabled=name not in data.is_ready,
+        )
+        if name in data.is_ready:
+            st.caption(f"Trains the chapter's model on {called}, on two logical devices, for 10 epochs.")
+        else:
+            st.caption("The newswires are being prepared. It takes some seconds, once.")
     if started:
         config = RunConfig.model_validate({"data": {"dataset": name}})
         draft.choose_run(store.submit(Kind.TRAIN, config.model_dump(mode="json")))

@@ -15,7 +15,7 @@ from core.dashboard import charts, draft, drawings, forms, units
 from core.dashboard.frame import boundary, page, plain, problem, rerun_when_done, reuters_missing
 from core.dashboard.server import Readiness, load_corpus, readiness
 from core.errors import ConfigError
-from core.store import Kind, Store
+from core.store import Store
 
 _DATASETS = {"reuters": "Reuters newswires", "synthetic": "Synthetic newswires"}
 _SYNTHETIC = (
@@ -49,8 +49,6 @@ def _train_lengths(corpus: Corpus) -> NDArray[np.int64]:
 
 def _preparing(store: Store, state: Readiness, name: Dataset) -> None:
     job = state.preparing
-    if job is None and name == "synthetic":
-        job = store.job(store.submit(Kind.PREPARE, {"dataset": name}))
     if job is None:
         problem("This dataset could not be prepared.", "Choose the other one, or try again.")
         return
@@ -224,9 +222,10 @@ with page(
     "Data", "The newswires, how they become tensors, and how one batch reaches every replica."
 ) as store:
     forms.choice("data.dataset", "Dataset", _DATASETS, None)
-    state = readiness(store)
-    name = state.use(draft.value("data.dataset"))
-    if draft.value("data.dataset") == "reuters":
+    wanted: Dataset = draft.value("data.dataset")
+    state = readiness(store, wanted)
+    name = state.use(wanted)
+    if wanted == "reuters":
         reuters_missing(store, state)
     else:
         st.info(_SYNTHETIC, icon=":material/info:")

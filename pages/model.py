@@ -19,9 +19,9 @@ _METRICS = {
     "sparse_top_k_categorical_accuracy": "top-5 accuracy",
 }
 _FROM_LOGITS = """
-The chapter's script compiles `SparseCategoricalCrossentropy(from_logits=True)` on a model that already ends in
-a softmax. The loss would then apply softmax a second time, to probabilities between 0 and 1. What comes out is
-nearly even over the classes, and with 46 of them the loss cannot fall below ln(1 + 45/e) ≈ 2.865.
+The chapter's script compiles `SparseCategoricalCrossentropy(from_logits=True)` on a model that already ends
+in a softmax. The loss would then apply softmax a second time, to probabilities between 0 and 1. What comes out
+is nearly even over the classes, and with 46 of them the loss cannot fall below ln(1 + 45/e) ≈ 2.865.
 
 On this model Keras notices, goes back to the values before the softmax and warns; where it cannot look behind
 the output, as on a TPU, the model hardly learns. The last layer here gives probabilities, so the loss takes
@@ -139,8 +139,7 @@ def _memory(result: dict[str, Any], config: RunConfig) -> None:
                 (
                     "Activations",
                     "activations_bytes",
-                    f"layer outputs of {units.plural(config.per_replica_batch_size, 'row')},"
-                    " kept for the backward pass",
+                    f"outputs of {units.plural(config.per_replica_batch_size, 'row')} for the backward pass",
                 ),
             )
         ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from core.config import DEFAULT_LEARNING_RATE, RunConfig, parse_config
+from core.config import DEFAULT_LEARNING_RATE, Dataset, RunConfig, parse_config
 from core.dashboard import charts, draft, forms, units
 from core.dashboard.frame import (
     LOOKS,
@@ -15,6 +15,7 @@ from core.dashboard.frame import (
     page,
     plain,
     problem,
+    rerun_when_done,
     run_share,
 )
 from core.dashboard.live import RunView, view
@@ -104,23 +105,26 @@ def _batch(config: RunConfig) -> None:
     equation = f"global {used:,} = {replicas:,} × {config.per_replica_batch_size:,}"
     if used == wanted:
         st.markdown(
-            f"**{equation}**: each replica gets {units.plural(config.per_replica_batch_size, 'row')} in a step."
+            f"**{equation}**: in a step each replica gets"
+            f" {units.plural(config.per_replica_batch_size, 'row')}."
         )
     else:
         st.info(
-            f"The global batch size was changed from {wanted:,} to {used:,}, so that {replicas} replicas share"
-            f" it evenly: **{equation}**.",
+            f"The global batch size was changed from {wanted:,} to {used:,}, so that {replicas} replicas"
+            f" share it evenly: **{equation}**.",
             icon=":material/info:",
         )
 
 
 def _new_run(store: Store) -> None:
     """The form, and Start."""
-    state = readiness(store)
+    wanted: Dataset = draft.value("data.dataset")
+    state = readiness(store, wanted)
+    name = state.use(wanted)
     error: ConfigError | None = None
     config = None
     try:
-        config = draft.config(data={"dataset": state.use(draft.value("data.dataset"))})
+        config = draft.config(data={"dataset": name})
         error = missing_device(machine(store), config.layout)
     except ConfigError as refused:
         error = refused
@@ -130,15 +134,19 @@ def _new_run(store: Store) -> None:
         st.caption(f"On {_summary(config)}.")
     if error is not None and not error.field.startswith("training."):
         problem(error.message, error.hint)
-        section = {"layout": 0, "data": 1, "model": 2}.get(error.field.split(".")[0])
-        if section is not None:
-            link(STEPS[section], f"Change it on the page {STEPS[section].name}")
+        step = {"layout": STEPS[0], "data": STEPS[1], "model": STEPS[2]}.get(error.field.split(".")[0])
+        if step is not None:
+            link(step, f"Change it on the page {step.name}")
+    if name not in state.is_ready:
+        st.caption("The newswires are being prepared. It takes some seconds, once.")
+    if state.preparing is not None:
+        rerun_when_done(store, state.preparing, every_s=0.5)
     if st.button(
         "Start training",
         key="start",
         type="primary",
         icon=":material/play_arrow:",
-        disabled=error is not None,
+        disabled=error is not None or name not in state.is_ready,
     ):
         assert config is not None
         draft.choose_run(store.submit(Kind.TRAIN, config.model_dump(mode="json")))
@@ -178,14 +186,20 @@ def _live(store: Store, run_id: str, seen: Status) -> None:
         if job.status is not seen:
             st.rerun()
         _head(store, job)
-        if job.status is Status.QUEUED:
-            _queued(store, job)
-            return
-        _outcome(job)
-        if not job.status.is_final:
-            _progress(job)
-        _figures(shown)
-        _curves(shown)
+        # A container for each part, empty or not: the charts must keep their place on the page, or the
+        # browser would make new ones and forget what was zoomed and hidden.
+        with st.container(key="run_outcome"):
+            _outcome(job)
+        with st.container(key="run_progress"):
+            if job.status is Status.QUEUED:
+                _queued(store, job)
+            elif not job.status.is_final:
+                _progress(job)
+        with st.container(key="run_figures"):
+            _figures(shown)
+        with st.container(key="run_curves"):
+            if job.status is not Status.QUEUED:
+                _curves(shown)
         _log(store, job)
 
 

@@ -28,7 +28,7 @@ _STYLE = """<style>
 </style>"""
 
 _ACTIVE_S = 1.0
-_IDLE_S = 10.0
+_IDLE_S = 5.0
 """Seconds between two looks at the job status, with and without a job."""
 
 

@@ -103,33 +103,31 @@ class Readiness:
         return "synthetic" if wanted not in self.is_ready and self.failed is not None else wanted
 
 
-def readiness(store: Store) -> Readiness:
+def readiness(store: Store, wanted: Dataset = "reuters") -> Readiness:
     """Looks which datasets are prepared, and sets going what is missing.
 
-    Reuters is prepared when nobody has asked for it yet; the synthetic dataset when Reuters cannot be had.
+    Args:
+        store: Where they are.
+        wanted: The dataset to prepare; the synthetic one is prepared too when Reuters cannot be had.
     """
     with _one_at_a_time:
         ready = frozenset[Dataset](
             name for name in ("reuters", "synthetic") if corpus.path(store.home, name).exists()
         )
-        latest: dict[str, Job] = {}
-        for job in reversed(store.jobs(kinds=[Kind.PREPARE], limit=20)):
-            latest[job.config["dataset"]] = job
-        reuters, synthetic = latest.get("reuters"), latest.get("synthetic")
-        if "reuters" not in ready and (reuters is None or reuters.status is Status.COMPLETED):
-            reuters = store.job(store.submit(Kind.PREPARE, {"dataset": "reuters"}))
-        failed = (
-            reuters
-            if "reuters" not in ready and reuters and reuters.status.is_final and reuters.error
-            else None
-        )
-        if (
-            failed
-            and "synthetic" not in ready
-            and (synthetic is None or synthetic.status is Status.COMPLETED)
-        ):
-            synthetic = store.job(store.submit(Kind.PREPARE, {"dataset": "synthetic"}))
-        preparing = next((job for job in (reuters, synthetic) if job and not job.status.is_final), None)
+        jobs = store.jobs(kinds=[Kind.PREPARE], limit=20)
+        latest = {job.config["dataset"]: job for job in reversed(jobs)}
+
+        def prepare(name: Dataset) -> None:
+            last = latest.get(name)
+            if name not in ready and (last is None or last.status is Status.COMPLETED):
+                latest[name] = store.job(store.submit(Kind.PREPARE, {"dataset": name}))
+
+        prepare(wanted)
+        reuters = latest.get("reuters")
+        failed = reuters if reuters is not None and reuters.error and "reuters" not in ready else None
+        if failed is not None:
+            prepare("synthetic")
+        preparing = next((job for job in latest.values() if not job.status.is_final), None)
     return Readiness(ready, preparing, failed)
 
 

@@ -1,0 +1,308 @@
+"""The dashboard in a real browser: cold links, a run from start to stop, phones."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from core.store import Kind, Status, Store
+from tests.browser_app import CHROMIUM, PHONE, chromium, dashboard, heading, settled, tab
+from tests.conftest import wait_for
+from tests.recorded import finished_run, prepared
+
+pytestmark = pytest.mark.skipif(not shutil.which(CHROMIUM), reason=f"needs {CHROMIUM}")
+
+PAGES = {
+    "": "Mirrorboard",
+    "devices": "Devices",
+    "data": "Data",
+    "model": "Model",
+    "training": "Training",
+}
+WATCH = {"MIRRORBOARD_WATCH": "1"}
+OFFLINE = {"HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+"""A proxy where nobody listens: Reuters cannot be fetched."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Store]]:
+    """A dashboard on a store with a completed and a failed run, which starts no engines."""
+    home = tmp_path_factory.mktemp("recorded") / "home"
+    store = Store(home)
+    prepared(store)
+    finished_run(store)
+    finished_run(store, epochs=2, status=Status.FAILED)
+    with dashboard(home, **WATCH) as address:
+        yield address, store
+    store.close()
+
+
+@pytest.fixture(scope="module")
+def working(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Store]]:
+    """A dashboard that really trains, on a machine that cannot reach Reuters."""
+    folder = tmp_path_factory.mktemp("working")
+    with dashboard(folder / "home", KERAS_HOME=str(folder / "keras"), **OFFLINE) as address:
+        store = Store(folder / "home")
+        yield address, store
+        for job in store.jobs(kinds=[Kind.TRAIN]):
+            store.request_stop(job.id)
+        store.close()
+
+
+def chart(page: Page, key: str, expression: str) -> Any:
+    """Something of a chart's node, as plotly.js has it."""
+    return page.evaluate(
+        f"(key) => {{ const node = document.querySelector(`.st-key-${{key}} .plot`); return {expression}; }}",
+        key,
+    )
+
+
+def points(page: Page) -> int:
+    """Batches on the loss chart."""
+    return int(chart(page, "loss_chart", "node?._fullData?.[0]?.x?.length ?? 0"))
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_cold_deep_link(browser: Browser, tmp_path: Path, path: str) -> None:
+    """The first visit of a fresh server may be to any page; it has the whole frame."""
+    with dashboard(tmp_path / "home", **WATCH) as address, tab(browser) as page:
+        page.goto(f"{address}/{path}")
+        heading(page, PAGES[path])
+        links = page.get_by_test_id("stSidebar").get_by_test_id("stPageLink")
+        assert [re.sub(r"^\d\. ", "", text.split("\n")[-1]) for text in links.all_inner_texts()] == [
+            "Start", "Devices", "Data", "Model", "Training"
+        ]  # fmt: skip
+
+
+def test_settings_survive_pages_and_reload(browser: Browser, recorded: tuple[str, Store]) -> None:
+    address, _ = recorded
+    with tab(browser) as page:
+        page.goto(f"{address}/model")
+        heading(page, "Model")
+        field = page.locator(".st-key-model-embedding_size input")
+        field.fill("11")
+        field.press("Enter")
+        expect(page).to_have_url(re.compile("model.embedding_size=11"))
+        page.get_by_role("link", name="4. Training").click()
+        heading(page, "Training")
+        expect(page).to_have_url(re.compile("training.*model.embedding_size=11"))
+        page.reload()
+        heading(page, "Training")
+        page.get_by_role("link", name="3. Model").click()
+        heading(page, "Model")
+        expect(field).to_have_value("11")
+        page.go_back()
+        heading(page, "Training")
+
+
+def test_values_out_of_range_in_the_address(browser: Browser, recorded: tuple[str, Store]) -> None:
+    address, _ = recorded
+    with tab(browser) as page:
+        page.goto(f"{address}/training?training.epochs=-4&training.seed=abc&run=nobody")
+        heading(page, "Training")
+        expect(page.get_by_text("There is no run 'nobody'")).to_be_visible()
+        page.get_by_text("New run").click()
+        expect(page.locator(".st-key-training-epochs input")).to_have_value("1")
+        expect(page.locator(".st-key-training-seed input")).to_have_value("1")
+
+
+def test_finished_run_is_annotated_and_quiet(browser: Browser, recorded: tuple[str, Store]) -> None:
+    address, store = recorded
+    run = store.jobs(kinds=[Kind.TRAIN], statuses=[Status.COMPLETED])[0]
+    with tab(browser) as page:
+        page.goto(f"{address}/training?run={run.id}")
+        heading(page, "Training")
+        expect(page.get_by_text("the model is memorising")).to_be_visible()
+        page.wait_for_function("document.querySelector('.st-key-loss_chart .plot')?._fullLayout")
+        notes = chart(page, "loss_chart", "node.layout.annotations.map((note) => note.text)")
+        assert len(notes) == 1
+        assert "best epoch 3" in notes[0]
+        shapes = chart(page, "loss_chart", "node.layout.shapes.map((shape) => [shape.x0, shape.x1])")
+        assert shapes == [[3, 3], [3, 10]]
+        label = page.locator(".st-key-loss_chart figure").get_attribute("aria-label")
+        assert label is not None
+        assert "After epoch 10: training 0.262, validation 2.670" in label
+        page.locator(".st-key-axis").get_by_text("Steps").click()
+        page.wait_for_function(
+            "document.querySelector('.st-key-loss_chart .plot').layout.xaxis.title.text === 'Training step'"
+        )
+        assert chart(page, "loss_chart", "node.layout.shapes[0].x0") == 3 * 281
+
+
+def test_failed_run(browser: Browser, recorded: tuple[str, Store]) -> None:
+    address, store = recorded
+    run = store.jobs(kinds=[Kind.TRAIN], statuses=[Status.FAILED])[0]
+    with tab(browser) as page:
+        page.goto(f"{address}/training?run={run.id}")
+        heading(page, "Training")
+        expect(page.get_by_text("Out of memory.")).to_be_visible()
+        expect(page.get_by_text("Use a smaller batch.")).to_be_visible()
+        expect(page.get_by_text("Traceback of the engine")).not_to_be_visible()
+        page.get_by_text("Details for developers").click()
+        expect(page.get_by_text("Traceback of the engine")).to_be_visible()
+        wait_for(lambda: points(page) == 2 * 281, 10, "the curve of what was recorded")
+
+
+def test_recent_run_opens_from_start(browser: Browser, recorded: tuple[str, Store]) -> None:
+    address, store = recorded
+    newest = store.jobs(kinds=[Kind.TRAIN])[0]
+    with tab(browser) as page:
+        page.goto(address)
+        heading(page, "Mirrorboard")
+        box = page.locator(".st-key-recent canvas").first.bounding_box()
+        assert box is not None
+        page.mouse.click(box["x"] + 60, box["y"] + 52)
+        heading(page, "Training")
+        expect(page).to_have_url(re.compile(f"run={newest.id}"))
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_phone_has_no_horizontal_scrolling(browser: Browser, recorded: tuple[str, Store], path: str) -> None:
+    address, store = recorded
+    run = store.jobs(kinds=[Kind.TRAIN], statuses=[Status.COMPLETED])[0]
+    with tab(browser, PHONE) as page:
+        page.goto(f"{address}/{path}?run={run.id}")
+        heading(page, PAGES[path])
+        page.wait_for_timeout(500)
+        too_wide = page.evaluate(
+            """() => [document.documentElement, ...document.querySelectorAll("[data-testid=stMain]")]
+                 .map((element) => element.scrollWidth - element.clientWidth)"""
+        )
+        assert max(too_wide) <= 0
+
+
+def test_lesson_from_start_to_stop(browser: Browser, working: tuple[str, Store]) -> None:
+    """Without a network: the lesson trains on synthetic newswires, named so, and everything is live."""
+    address, store = working
+    with tab(browser) as page:
+        page.goto(address)
+        heading(page, "Mirrorboard")
+        expect(page.get_by_text("Reuters cannot be had at present")).to_be_visible(timeout=60_000)
+        expect(page.get_by_role("button", name="Try Reuters again")).to_be_visible()
+        start = page.get_by_role("button", name="Start the lesson")
+        expect(start).to_be_enabled(timeout=30_000)
+        expect(page.get_by_text("on synthetic newswires")).to_be_visible()
+        start.click()
+        expect(page).to_have_url(re.compile("/training.*run="), timeout=10_000)
+        run_id = store.jobs(kinds=[Kind.TRAIN])[0].id
+
+        wait_for(lambda: points(page) > 30, 60, "the first steps on the chart")
+        expect(page.get_by_test_id("stMetric").filter(has_text="Throughput")).to_contain_text("newswires/s")
+        _zoom_hide_and_point(page)
+        _survives_refreshes(page)
+
+        page.reload()
+        heading_now = page.get_by_text(f"Run {run_id}").first
+        expect(heading_now).to_be_visible(timeout=20_000)
+        wait_for(lambda: points(page) > 30, 20, "the whole curve after a reload")
+        chart(page, "loss_chart", "node.dataset.mark = 'again'")
+        assert chart(page, "loss_chart", "Math.round(node._fullData[0].x[0] * 281)") == 1
+
+        stop = page.locator(".st-key-stop button")
+        began = time.monotonic()
+        stop.click()
+        expect(page.get_by_text(re.compile(r"Stopping…|^Run \w+ .*stopped"))).to_be_visible(timeout=1_000)
+        assert time.monotonic() - began < 1.5
+        wait_for(lambda: store.job(run_id).status is Status.STOPPED, 5, "the run to stop")
+        expect(page.get_by_text("stopped").first).to_be_visible(timeout=5_000)
+        settled(page)
+        assert points(page) > 30
+        assert chart(page, "loss_chart", "node.dataset.mark") == "again"
+
+
+def _zoom_hide_and_point(page: Page) -> None:
+    """Marks the chart's node, zooms with the mouse, hides a trace by its legend, and points at a batch."""
+    chart(page, "loss_chart", "(node.dataset.mark = 'kept', node.scrollIntoView())")
+    plot = page.locator(".st-key-loss_chart .nsewdrag").first
+    box = plot.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 20, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 120, box["y"] + 140, steps=4)
+    page.mouse.up()
+    page.locator(".st-key-loss_chart .legendtoggle").nth(1).click()
+    wait_for(
+        lambda: chart(page, "loss_chart", "node._fullData[1].visible") == "legendonly", 5, "the trace to hide"
+    )
+    # A batch in the middle of what is left.
+    x, y = chart(
+        page,
+        "loss_chart",
+        """(() => {
+             const { xaxis, yaxis } = node._fullLayout, { x, y } = node._fullData[0];
+             const box = node.querySelector(".nsewdrag").getBoundingClientRect();
+             const inside = (i) => x[i] > xaxis.range[0] && x[i] < xaxis.range[1]
+               && y[i] > yaxis.range[0] && y[i] < yaxis.range[1];
+             const i = [...x.keys()].find(inside);
+             return [box.x + xaxis.l2p(x[i]), box.y + yaxis.l2p(y[i])];
+           })()""",
+    )
+    page.mouse.move(x, y, steps=3)
+    expect(page.locator(".st-key-loss_chart .hovertext")).to_be_visible()
+
+
+def _survives_refreshes(page: Page) -> None:
+    zoomed = chart(page, "loss_chart", "node._fullLayout.xaxis.range.slice()")
+    assert zoomed[1] < 5
+    seen = points(page)
+    # A chart that blinks would be seen empty in one of the frames.
+    page.evaluate(
+        """() => {
+             window.blank = 0; window.frames_seen = 0;
+             const look = () => {
+               window.frames_seen += 1;
+               if (!document.querySelector(".st-key-loss_chart .plot .nsewdrag")) window.blank += 1;
+               requestAnimationFrame(look);
+             };
+             look();
+           }"""
+    )
+    wait_for(lambda: points(page) > seen, 20, "the curve to grow")
+    again = points(page)
+    wait_for(lambda: points(page) > again, 20, "the curve to grow once more")
+    assert chart(page, "loss_chart", "node.dataset.mark") == "kept"
+    assert chart(page, "loss_chart", "node._fullLayout.xaxis.range.slice()") == zoomed
+    assert chart(page, "loss_chart", "node._fullData[1].visible") == "legendonly"
+    expect(page.locator(".st-key-loss_chart .hovertext")).to_be_visible()
+    assert page.evaluate("window.blank") == 0
+    assert page.evaluate("window.frames_seen") > 5
+
+
+def test_layout_check_runs_in_a_fresh_engine(browser: Browser, working: tuple[str, Store]) -> None:
+    address, _ = working
+    with tab(browser) as page:
+        page.goto(f"{address}/devices?layout.logical_devices=3")
+        heading(page, "Devices")
+        expect(page.get_by_text("1 physical CPU, 3 logical CPUs, 3 replicas in sync").first).to_be_visible()
+        page.get_by_role("button", name="Check this layout").click()
+        expect(page.get_by_text("It works: 1 physical CPU, 3 logical CPUs")).to_be_visible(timeout=60_000)
+        expect(page.get_by_text("Using MirroredStrategy with devices")).to_be_visible()
+
+
+def test_model_answers_quickly_once_the_engine_is_warm(browser: Browser, working: tuple[str, Store]) -> None:
+    address, store = working
+    with tab(browser) as page:
+        page.goto(f"{address}/model")
+        heading(page, "Model")
+        expect(page.get_by_text("332,856").first).to_be_visible(timeout=30_000)
+        field = page.locator(".st-key-model-filters-0 input")
+        field.fill("48")
+        field.press("Enter")
+        expect(page.get_by_text("(None, 296, 48)")).to_be_visible(timeout=5_000)
+        job = store.jobs(kinds=[Kind.DESCRIBE])[0]
+        assert job.finished_at is not None
+        assert job.finished_at - job.created_at < 1.0
+        settled(page)
