@@ -20,8 +20,8 @@ _METRICS = {
 }
 _FROM_LOGITS = """
 The chapter's script compiles `SparseCategoricalCrossentropy(from_logits=True)` on a model that already ends
-in a softmax. The loss would then apply softmax a second time, to probabilities between 0 and 1. What comes out
-is nearly even over the classes, and with 46 of them the loss cannot fall below ln(1 + 45/e) ≈ 2.865.
+in a softmax. The loss would then apply softmax a second time, to probabilities between 0 and 1. What comes
+out is nearly even over the classes, and with 46 of them the loss cannot fall below ln(1 + 45/e) ≈ 2.865.
 
 On this model Keras notices, goes back to the values before the softmax and warns; where it cannot look behind
 the output, as on a TPU, the model hardly learns. The last layer here gives probabilities, so the loss takes

@@ -82,15 +82,23 @@ def _setting(field: FieldInfo) -> _Setting:
 
 _SETTINGS = _settings()
 _CHOSEN_RUN = "run"
+_PAGE = "page"
 
 
-def restore() -> None:
-    """Brings the settings of the address into a new session, and defaults for the rest."""
+def restore(page: str) -> None:
+    """Brings the settings of the address into a new session, and defaults for the rest.
+
+    Args:
+        page: The page that is drawn. The address chooses the run when the viewer arrives there; later it only
+            follows what the viewer chooses, a moment behind.
+    """
     for name, setting in _SETTINGS.items():
         if name not in st.session_state:
             text = st.query_params.get(name)
             st.session_state[name] = setting.default if text is None else setting.decoded(text)
-    if _CHOSEN_RUN in st.query_params:
+    arrives = st.session_state.get(_PAGE) != page
+    st.session_state[_PAGE] = page
+    if arrives and _CHOSEN_RUN in st.query_params:
         st.session_state[_CHOSEN_RUN] = st.query_params[_CHOSEN_RUN]
 
 

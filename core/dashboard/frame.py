@@ -75,7 +75,7 @@ def page(title: str, lead: str = "") -> Iterator[Store]:
     st.set_page_config(page_title=f"{title} · Mirrorboard", page_icon=str(_ICON), layout="wide")
     st.html(_STYLE)
     st.logo(str(_LOGO), icon_image=str(_ICON), size="large")
-    draft.restore()
+    draft.restore(title)
     with st.sidebar:
         _links()
     try:
@@ -186,15 +186,22 @@ def _status(store: Store, seen: tuple[tuple[str, Status], ...], title: str) -> N
         for job in jobs[:2]:
             _job_line(job)
             if job.kind is Kind.TRAIN and (title, draft.chosen_run()) != (STEPS[-1].name, job.id):
-                query = {**draft.address(), "run": job.id}
-                st.page_link(
-                    STEPS[-1].script, label="Watch", icon=":material/visibility:", query_params=query
-                )
+                _watch(job, title)
         waiting = len(jobs) - 2
         if waiting > 0:
             st.caption(f"{units.plural(waiting, 'more job')} waiting")
         if not jobs:
             st.caption(f":material/radio_button_unchecked: Nothing is running. {_engine(store)}")
+
+
+def _watch(job: Job, title: str) -> None:
+    icon = ":material/visibility:"
+    if title != STEPS[-1].name:
+        query = {**draft.address(), "run": job.id}
+        st.page_link(STEPS[-1].script, label="Watch", icon=icon, query_params=query)
+    elif st.button("Watch", key=f"watch_{job.id}", icon=icon, type="tertiary"):
+        draft.choose_run(job.id)
+        st.rerun()
 
 
 def _job_line(job: Job) -> None:

@@ -1,0 +1,486 @@
+"""Every page without a browser and without engines: what it shows for what the store holds."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from core.config import DeviceLayout, RunConfig
+from core.dashboard import draft, units
+from core.errors import DownloadFailed
+from core.store import Job, Kind, Status, Store
+from tests.conftest import ROOT
+from tests.recorded import DESCRIPTION, MACHINE, answered, claimed, finished_run, prepared, running_run
+
+PAGES = {
+    "streamlit_app.py": "Mirrorboard",
+    "pages/devices.py": "Devices",
+    "pages/data.py": "Data",
+    "pages/model.py": "Model",
+    "pages/training.py": "Training",
+}
+
+Open = Callable[..., AppTest]
+
+
+@pytest.fixture
+def show(home: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
+    """Opens a page of a dashboard that starts no engines."""
+    monkeypatch.setenv("MIRRORBOARD_HOME", str(home))
+    monkeypatch.setenv("MIRRORBOARD_WATCH", "1")
+
+    def open_page(script: str, **query: str) -> AppTest:
+        app = AppTest.from_file(str(ROOT / "streamlit_app.py"), default_timeout=20)
+        for name, value in query.items():
+            app.query_params[name.replace("__", ".")] = value
+        if script != "streamlit_app.py":
+            app.switch_page(script)
+        return sound(app.run())
+
+    return open_page
+
+
+def sound(app: AppTest) -> AppTest:
+    """The page ran to its end; what it could not do it said."""
+    assert not app.exception, app.exception
+    assert not [error.value for error in app.error if "This part of the page failed" in error.value]
+    return app
+
+
+def texts(app: AppTest) -> str:
+    """All that stands on the page, Markdown's escapes taken out."""
+    parts = [*app.markdown, *app.caption, *app.info, *app.warning, *app.error, *app.success, *app.title]
+    return "\n".join(str(part.value) for part in parts).replace("\\", "")
+
+
+def charts(app: AppTest) -> dict[str, dict[str, Any]]:
+    """The charts on the page, by title, as the browser gets them."""
+    found = {}
+    for element in app.get("bidi_component"):
+        if element.proto.component_name == "mirrorboard_chart":
+            content = json.loads(element.proto.bytes)
+            found[content["title"]] = content
+    return found
+
+
+def drawings(app: AppTest) -> str:
+    return "\n".join(
+        element.proto.json
+        for element in app.get("bidi_component")
+        if element.proto.component_name == "mirrorboard_drawing"
+    )
+
+
+# The frame
+
+
+@pytest.mark.parametrize("script", PAGES)
+def test_empty_store(show: Open, script: str) -> None:
+    app = show(script)
+    assert app.title[0].value == PAGES[script]
+    assert "Nothing is running" in texts(app)
+
+
+@pytest.mark.parametrize("script", PAGES)
+@pytest.mark.parametrize("harm", ["not a folder", "damaged", "newer"])
+def test_store_that_cannot_be_used(show: Open, home: Path, script: str, harm: str) -> None:
+    if harm == "not a folder":
+        home.write_text("in the way")
+    else:
+        Store(home).close()
+        database = home / "mirrorboard.sqlite3"
+        if harm == "damaged":
+            for extra in home.glob("mirrorboard.sqlite3-*"):
+                extra.unlink()
+            database.write_bytes(b"junk " * 4_000)
+        else:
+            connection = sqlite3.connect(database)
+            connection.execute("PRAGMA user_version = 99")
+            connection.close()
+    app = show(script)
+    assert app.title[0].value == "The run store cannot be used"
+    said = {"not a folder": "cannot be written", "damaged": "is damaged", "newer": "has schema 99"}[harm]
+    assert said in texts(app)
+    assert "MIRRORBOARD_HOME" in texts(app) or "Move the file away" in texts(app)
+
+
+def test_store_that_breaks_while_it_is_used(show: Open, home: Path) -> None:
+    app = show("pages/training.py")
+    connection = sqlite3.connect(home / "mirrorboard.sqlite3")
+    connection.execute("ALTER TABLE jobs RENAME TO gone")
+    connection.close()
+    app.run()
+    assert not app.exception
+    assert "did not answer (no such table: jobs)" in texts(app)
+
+
+def test_running_job_is_on_every_page(show: Open, store: Store) -> None:
+    job = running_run(store, epochs=4)
+    waiting = store.submit(Kind.TRAIN, RunConfig().model_dump(mode="json"))
+    for script in PAGES:
+        app = show(script)
+        assert f"Run {waiting} is queued" in texts(app)
+        progress = [element.proto.text for element in app.sidebar.get("progress")]
+        assert progress == [f"**Run {job.id}**, epoch 4 of 10: training"]
+
+
+# The settings
+
+
+def test_settings_come_from_the_address_and_are_brought_into_range(show: Open) -> None:
+    app = show(
+        "pages/training.py",
+        training__epochs="99999999",
+        training__learning_rate="0.5",
+        training__seed="nonsense",
+        layout__logical_devices="3",
+    )
+    assert app.number_input(key="training.epochs").value == 10_000
+    assert app.number_input(key="training.learning_rate").value == 0.5
+    assert app.number_input(key="training.seed").value == 1
+    assert "MirroredStrategy on 3 logical CPUs" in texts(app)
+
+
+def test_settings_survive_a_page_switch(show: Open) -> None:
+    app = show("pages/model.py")
+    app.number_input(key="model.embedding_size").set_value(12).run()
+    sound(app.switch_page("pages/devices.py").run())
+    sound(app.switch_page("pages/model.py").run())
+    assert app.number_input(key="model.embedding_size").value == 12
+
+
+def test_every_setting_of_a_run_has_a_field(show: Open) -> None:
+    """A setting that the configuration gets later must not be forgotten on the pages."""
+    keys = set()
+    for script, query in (
+        ("pages/devices.py", {"layout__device_type": "GPU"}),
+        ("pages/data.py", {}),
+        ("pages/model.py", {}),
+        ("pages/training.py", {"training__patience": "3"}),
+    ):
+        app = show(script, **query)
+        for kind in ("number_input", "selectbox", "multiselect", "slider", "toggle", "button_group"):
+            keys |= {element.key for element in app.get(kind)}
+    nested = draft.values()
+    names = {f"{section}.{name}" for section, fields in nested.items() for name in fields}
+    shown = {key.rsplit(".", 1)[0] if key.split(".")[-1].isdigit() else key for key in keys if key}
+    # max_len is on Data, which needs a prepared dataset to show it.
+    assert names - shown <= {"data.max_len", "training.deterministic"}
+
+
+# Start
+
+
+def test_start_lists_recent_runs_and_starts_the_lesson(show: Open, store: Store) -> None:
+    answered(store, Kind.INSPECT, {}, MACHINE)
+    prepared(store)
+    answered(store, Kind.PREPARE, {"dataset": "synthetic"}, {})
+    _fail_reuters(store)
+    done = finished_run(store)
+    app = show("streamlit_app.py")
+    assert "Test CPU, 2 processors, 8 GiB of memory, no GPU" in texts(app)
+    row = app.dataframe[0].value.iloc[0]
+    assert row["Run"] == done.id
+    assert row["Best epoch"] == 3
+    assert row["Lowest validation loss"] == pytest.approx(1.5232)
+    app.button(key="lesson").click().run()
+    started = store.jobs(kinds=[Kind.TRAIN])[0]
+    config = RunConfig.model_validate(started.config)
+    assert started.status is Status.QUEUED
+    assert config.data.dataset == "synthetic"
+    assert config.layout.replicas == 2
+
+
+def _fail_reuters(store: Store) -> Job:
+    job = claimed(store, Kind.PREPARE, {"dataset": "reuters"})
+    error = DownloadFailed("Reuters could not be fetched.", "Connect to the internet and try again.")
+    store.finish(job.id, Status.FAILED, error=error)
+    return job
+
+
+def test_reuters_is_asked_for_once(show: Open, store: Store) -> None:
+    app = show("streamlit_app.py")
+    app.run()
+    assert [job.config for job in store.jobs(kinds=[Kind.PREPARE])] == [{"dataset": "reuters"}]
+    assert app.button(key="lesson").disabled
+
+
+def test_synthetic_takes_the_place_of_reuters(show: Open, store: Store) -> None:
+    _fail_reuters(store)
+    app = show("streamlit_app.py")
+    assert "Reuters cannot be had at present" in texts(app)
+    assert "Reuters could not be fetched." in texts(app)
+    assert store.jobs(kinds=[Kind.PREPARE])[0].config == {"dataset": "synthetic"}
+    app.button(key="retry_reuters").click().run()
+    assert store.jobs(kinds=[Kind.PREPARE])[0].config == {"dataset": "reuters"}
+
+
+# Devices
+
+
+def test_devices_of_this_machine(show: Open, store: Store) -> None:
+    answered(store, Kind.INSPECT, {}, MACHINE)
+    app = show("pages/devices.py")
+    assert app.table[0].value.iloc[0].to_dict() == {
+        "Device": "CPU:0", "Name": "Test CPU", "Memory": "8 GiB", "Compute capability": "–"
+    }  # fmt: skip
+    assert "No NVIDIA driver was found." in texts(app)
+    assert "1 physical CPU, 2 logical CPUs, 2 replicas in sync" in texts(app)
+    assert 'tf.distribute.MirroredStrategy(\n    ["/CPU:0", "/CPU:1"]\n)' in app.code[0].value
+    assert "replica 1" in drawings(app)
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ({"layout__device_type": "GPU"}, "This machine has no GPU:0."),
+        (
+            {"layout__device_type": "GPU", "layout__memory_growth": "true", "layout__memory_limit_mb": "512"},
+            "Memory growth and a memory limit of 512 MiB exclude each other.",
+        ),
+        (
+            {"layout__device_type": "GPU", "layout__memory_growth": "true"},
+            "Memory growth and a split into 2 logical GPUs exclude each other.",
+        ),
+        ({"layout__device_type": "GPU"}, "needs a memory limit for each"),
+        ({"layout__cross_device_ops": "nccl"}, "NCCL reduces between GPUs only"),
+    ],
+)
+def test_layout_that_cannot_work(show: Open, store: Store, query: dict[str, str], message: str) -> None:
+    answered(store, Kind.INSPECT, {}, MACHINE)
+    if message.startswith("This machine"):
+        query = {**query, "layout__logical_devices": "1"}
+    app = show("pages/devices.py", **query)
+    assert len(app.error) == 1
+    assert message in app.error[0].value.replace("\\", "")
+    assert all(button.disabled for button in app.button if button.key == "check")
+    training = show("pages/training.py", **query)
+    assert message in texts(training)
+    assert training.button(key="start").disabled
+
+
+def test_layout_check(show: Open, store: Store) -> None:
+    answered(store, Kind.INSPECT, {}, MACHINE)
+    app = show("pages/devices.py")
+    app.button(key="check").click().run()
+    (job,) = store.jobs(kinds=[Kind.CHECK])
+    assert DeviceLayout.model_validate(job.config) == DeviceLayout()
+    assert "A fresh engine process is trying this layout" in texts(app)
+    actual = {
+        "physical": ["CPU:0"],
+        "logical": ["/device:CPU:0"],
+        "replicas": 1,
+        "devices": ["/device:CPU:0"],
+    }
+    wanted = {"physical": 1, "logical": 2, "replicas": 2}
+    result = {"requested": wanted, "actual": actual, "matches": False, "log": ["One device."]}
+    taken = store.claim([Kind.CHECK], "somebody")
+    assert taken is not None
+    store.finish(taken.id, Status.COMPLETED, result=result)
+    app.run()
+    assert "TensorFlow made something else of this layout" in texts(app)
+    assert app.table[1].value["Actual"].tolist() == ["1", "1", "1"]
+
+
+# Data
+
+
+def test_data_page(show: Open, store: Store) -> None:
+    corpus = prepared(store)
+    app = show("pages/data.py", data__dataset="synthetic", data__max_len="100")
+    assert "This text is synthetic" in texts(app)
+    figures = {metric.label: metric.value for metric in app.metric}
+    assert figures["Training newswires"] == "240"
+    cut = float((corpus.lengths[:240] > 100).mean())
+    assert figures["Newswires cut"] == units.percent(cut)
+    shown = charts(app)
+    lengths = shown["How long the training newswires are, and where they are cut"]
+    assert f"max_len 100 cuts {units.percent(cut)}" in lengths["figure"]["layout"]["annotations"][0]["text"]
+    classes = shown["Newswires in each of the 5 classes, train and test"]
+    assert classes["figure"]["layout"]["yaxis"]["type"] == "linear"
+    assert corpus.text(0) in texts(app)
+    assert "shape `(100,)`" in texts(app)
+    assert "int32 (240, 100)" in drawings(app)
+    # 240 newswires are 7 batches of 32 and one of 16, whose second shard is all fillers.
+    assert "The last batch of an epoch has only 16 newswires" in texts(app)
+    assert "16 fillers" in drawings(app)
+    app.toggle(key="log_classes").set_value(True).run()
+    classes = charts(app)["Newswires in each of the 5 classes, train and test"]
+    assert classes["figure"]["layout"]["yaxis"]["type"] == "log"
+
+
+def test_data_example_of_the_test_split(show: Open, store: Store) -> None:
+    corpus = prepared(store)
+    app = show("pages/data.py", data__dataset="synthetic")
+    app.number_input(key="example").set_value(239).run()
+    app.button_group(key="example_split").set_value("test").run()
+    sound(app)
+    assert app.number_input(key="example").value == 59
+    assert corpus.text(299) in texts(app)
+
+
+def test_data_while_it_is_prepared(show: Open, store: Store) -> None:
+    job = claimed(store, Kind.PREPARE, {"dataset": "reuters"})
+    store.report(job, phase="downloading", progress={"downloaded_bytes": 2**20, "total_bytes": 2**21})
+    app = show("pages/data.py")
+    assert "being prepared" in texts(app)
+    assert "downloading: 1 MiB of 2 MiB" in [element.proto.text for element in app.get("progress")]
+
+
+# Model
+
+
+def test_model_page(show: Open, store: Store) -> None:
+    app = show("pages/model.py")
+    assert "Keras is building the model" in texts(app)
+    (job,) = store.jobs(kinds=[Kind.DESCRIBE])
+    taken = store.claim([Kind.DESCRIBE], "somebody")
+    assert taken is not None
+    store.finish(job.id, Status.COMPLETED, result=DESCRIPTION)
+    sound(app.run())
+    assert {metric.label: metric.value for metric in app.metric} == {
+        "Parameters": "332,856",
+        "Memory per replica": "7.46 MiB",
+        "Replicas": "2",
+        "Memory of all replicas": "14.9 MiB",
+    }
+    assert app.table[0].value["Output shape"].tolist()[0] == "(None, 300, 7)"
+    assert "with `from_logits=False`" in texts(app)
+    assert "2.865" in texts(app)
+    app.run()
+    assert len(store.jobs(kinds=[Kind.DESCRIBE])) == 1, "the same model was described twice"
+    app.number_input(key="model.pool").set_value(3).run()
+    assert len(store.jobs(kinds=[Kind.DESCRIBE])) == 2
+    assert app.metric[0].value == "332,856", "the last description stays until the next is there"
+
+
+def test_impossible_model(show: Open, store: Store) -> None:
+    app = show("pages/model.py")
+    app.number_input(key="model.kernels.0").set_value(99)
+    app.number_input(key="model.pool").set_value(90).run()
+    assert len(app.error) == 1
+    assert "Sequences of 300 words are too short for kernels 99 and 3" in app.error[0].value
+    assert len(store.jobs(kinds=[Kind.DESCRIBE])) == 1, "an impossible model was asked for"
+
+
+# Training
+
+
+def test_training_form_starts_a_run(show: Open, store: Store) -> None:
+    prepared(store)
+    app = show("pages/training.py", data__dataset="synthetic")
+    assert "global 32 = 2 × 16" in texts(app)
+    app.number_input(key="training.batch_size").set_value(33).run()
+    assert "changed from 33 to 34" in texts(app)
+    assert "global 34 = 2 × 17" in texts(app)
+    app.number_input(key="training.patience").set_value(4).run()
+    app.button(key="start").click().run()
+    sound(app)
+    (job,) = store.jobs(kinds=[Kind.TRAIN])
+    config = RunConfig.model_validate(job.config)
+    assert config.training.patience == 4
+    assert config.global_batch_size == 34
+    assert "Waiting for an engine process to start" in texts(app)
+
+
+def test_queued_run_says_behind_whom(show: Open, store: Store) -> None:
+    running = running_run(store, epochs=1)
+    config = RunConfig().model_dump(mode="json")
+    store.submit(Kind.TRAIN, config)
+    last = store.submit(Kind.TRAIN, config)
+    app = show("pages/training.py", run=last)
+    assert f"Waiting behind run {running.id}, 2nd in line." in texts(app)
+
+
+def test_running_run_can_be_stopped(show: Open, store: Store) -> None:
+    job = running_run(store, epochs=4)
+    app = show("pages/training.py", run=job.id)
+    figures = {metric.label: metric.value for metric in app.metric}
+    assert figures == {
+        "Epoch": "4 of 10", "Step": "281 of 281", "Time left": "21 s", "Throughput": "2,210 newswires/s"
+    }  # fmt: skip
+    assert charts(app)["Loss: training against validation"]["figure"]["layout"]["xaxis"]["range"][1] > 10
+    app.button(key="stop").click().run()
+    assert store.job(job.id).status is Status.STOPPING
+    assert app.button(key="stop").label == "Stopping…"
+    assert app.button(key="stop").disabled
+
+
+@pytest.mark.parametrize("status", [Status.COMPLETED, Status.STOPPED, Status.FAILED, Status.LOST])
+def test_run_that_is_over_shows_its_charts(show: Open, store: Store, status: Status) -> None:
+    job = finished_run(store, status=status)
+    app = show("pages/training.py", run=job.id)
+    assert "Validation loss was lowest at epoch 3 (1.523)" in texts(app)
+    assert "the model is memorising" in texts(app)
+    shown = charts(app)
+    loss = shown["Loss: training against validation"]["figure"]
+    assert loss["layout"]["uirevision"] == f"{job.id} epoch"
+    assert [trace["name"] for trace in loss["data"]] == [
+        "each batch", "batches, smoothed", "training", "validation"
+    ]  # fmt: skip
+    assert {shape["x0"] for shape in loss["layout"]["shapes"]} == {3}
+    assert "Generalization gap: validation loss minus training loss" in shown
+    failed = status in (Status.FAILED, Status.LOST)
+    assert ("Out of memory." in texts(app)) is failed
+    assert ("Traceback of the engine" in [code.value for code in app.code]) is failed
+
+
+def test_steps_and_top_5(show: Open, store: Store) -> None:
+    job = finished_run(store)
+    app = show("pages/training.py", run=job.id)
+    app.button_group(key="axis").set_value("step").run()
+    loss = charts(app)["Loss: training against validation"]["figure"]
+    assert loss["layout"]["xaxis"]["title"]["text"] == "Training step"
+    assert loss["layout"]["shapes"][0]["x0"] == 3 * 281
+    app.button_group(key="accuracy").set_value("sparse_top_k_categorical_accuracy").run()
+    assert "Top-5 accuracy: training against validation" in charts(sound(app))
+
+
+def test_unknown_run_in_the_address(show: Open, store: Store) -> None:
+    finished_run(store)
+    app = show("pages/training.py", run="<script>")
+    assert "There is no run '<script>'" in texts(app)
+    assert "Choose one of the runs above" in texts(app)
+
+
+def test_choosing_among_runs(show: Open, store: Store) -> None:
+    first, second = finished_run(store), finished_run(store, epochs=2, status=Status.STOPPED)
+    app = show("pages/training.py", run=first.id)
+    app.selectbox(key="chooser").set_value(second.id).run()
+    sound(app)
+    assert f"**Run {second.id}**" in texts(app)
+
+
+# Rooms
+
+
+def test_dashboard_never_imports_tensorflow() -> None:
+    """Streamlit clears Keras's session after every script run when keras is imported."""
+    modules = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in sorted((ROOT / "core" / "dashboard").rglob("*.py"))
+    ]
+    assert len(modules) > 5
+    # A page cannot be imported without running it; what it imports can.
+    for page in [*sorted((ROOT / "pages").glob("*.py")), ROOT / "streamlit_app.py"]:
+        imports = [
+            node for node in ast.parse(page.read_text("utf-8")).body if isinstance(node, ast.ImportFrom)
+        ]
+        modules += [node.module for node in imports if node.module and node.module.startswith("core")]
+    code = (
+        f"import importlib, sys\nfor name in {sorted(set(modules))!r}: importlib.import_module(name)\n"
+        "print(sorted({'tensorflow', 'keras'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"
