@@ -22,7 +22,7 @@ _REDUCTIONS = {
 }
 
 
-def _machine(found: Job | None) -> list[dict[str, Any]]:
+def _machine(store: Store, found: Job | None) -> list[dict[str, Any]]:
     """What there is. Returns the physical devices."""
     st.subheader("This machine", anchor=False)
     if found is None or not found.status.is_final:
@@ -31,6 +31,7 @@ def _machine(found: Job | None) -> list[dict[str, Any]]:
     if found.result is None:
         error = found.error or {}
         problem(error.get("message", "The devices could not be listed."), error.get("hint", ""))
+        _look_again(store)
         return []
     result = found.result
     rows = [
@@ -49,8 +50,15 @@ def _machine(found: Job | None) -> list[dict[str, Any]]:
         f"{plain(result['platform'])}, {units.plural(result['cpus'], 'processor')},"
         f" TensorFlow {result['tensorflow']}, Keras {result['keras']}, Python {result['python']}"
     )
+    _look_again(store)
     devices: list[dict[str, Any]] = result["devices"]
     return devices
+
+
+def _look_again(store: Store) -> None:
+    if st.button("Look again", key="inspect", icon=":material/refresh:", type="tertiary"):
+        store.submit(Kind.INSPECT, {})
+        st.rerun()
 
 
 def _form(devices: list[dict[str, Any]], error: ConfigError | None) -> None:
@@ -176,9 +184,9 @@ with page(
     " of its own.",
 ) as store:
     found = machine(store)
-    devices = _machine(found)
-    if found is not None:
-        rerun_when_done(store, found)
+    devices = _machine(store, found)
+    for job in store.jobs(kinds=[Kind.INSPECT], limit=1):
+        rerun_when_done(store, job)
     error: ConfigError | None = None
     layout = None
     try:

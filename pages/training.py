@@ -81,8 +81,16 @@ def _form(error: ConfigError | None) -> None:
             empty="Never",
             help="Epochs without improvement after which the training ends by itself.",
         )
+    with two:
+        forms.switch(
+            "training.deterministic",
+            "Deterministic",
+            error,
+            help="Makes a run repeatable to the last bit, and equal on any number of replicas up to rounding."
+            " It costs some speed.",
+        )
     if draft.value("training.patience") is not None:
-        with two:
+        with three:
             st.selectbox(
                 "Monitored",
                 list(_MONITORS),
@@ -90,7 +98,7 @@ def _form(error: ConfigError | None) -> None:
                 key="training.monitor",
                 persist_state="session",
             )
-        with three:
+        with four:
             forms.switch(
                 "training.restore_best",
                 "Restore the best weights",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import base64
 import json
+import math
 import sqlite3
 import subprocess
 import sys
@@ -11,13 +13,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 from streamlit.testing.v1 import AppTest
 
 from core.config import DeviceLayout, RunConfig
 from core.dashboard import draft, units
+from core.dashboard.charts.training import _extremes
 from core.errors import DownloadFailed
-from core.store import Job, Kind, Status, Store
+from core.store import Job, Kind, Metric, Status, Store
 from tests.conftest import ROOT
 from tests.recorded import DESCRIPTION, MACHINE, answered, claimed, finished_run, prepared, running_run
 
@@ -87,7 +94,11 @@ def drawings(app: AppTest) -> str:
 def test_empty_store(show: Open, script: str) -> None:
     app = show(script)
     assert app.title[0].value == PAGES[script]
-    assert "Nothing is running" in texts(app)
+    assert [element.proto.label.split(". ")[-1] for element in app.sidebar.get("page_link")] == [
+        "Start", "Devices", "Data", "Model", "Training"
+    ]  # fmt: skip
+    prepares = [element.proto.text for element in app.sidebar.get("progress")] == ["Preparing reuters"]
+    assert prepares or "Nothing is running" in texts(app)
 
 
 @pytest.mark.parametrize("script", PAGES)
@@ -174,7 +185,7 @@ def test_every_setting_of_a_run_has_a_field(show: Open) -> None:
     names = {f"{section}.{name}" for section, fields in nested.items() for name in fields}
     shown = {key.rsplit(".", 1)[0] if key.split(".")[-1].isdigit() else key for key in keys if key}
     # max_len is on Data, which needs a prepared dataset to show it.
-    assert names - shown <= {"data.max_len", "training.deterministic"}
+    assert names - shown <= {"data.max_len"}
 
 
 # Start
@@ -458,6 +469,39 @@ def test_choosing_among_runs(show: Open, store: Store) -> None:
     app.selectbox(key="chooser").set_value(second.id).run()
     sound(app)
     assert f"**Run {second.id}**" in texts(app)
+
+
+def test_loss_that_is_not_finite_breaks_the_line(show: Open, store: Store) -> None:
+    job = running_run(store, epochs=3)
+    rows = [
+        Metric("epoch", 4 * 281 - 1, 3, split, name, math.nan, 0.0)
+        for split in ("train", "validation")
+        for name in ("loss", "sparse_categorical_accuracy")
+    ]
+    store.report(job, metrics=[*rows, Metric("step", 3 * 281, 3, "train", "loss", math.inf, 0.0)])
+    store.finish(job.id, Status.STOPPED)
+    app = show("pages/training.py", run=job.id)
+    validation = charts(app)["Loss: training against validation"]["figure"]["data"][3]
+    assert np.isnan(np.frombuffer(base64.b64decode(validation["y"]["bdata"]), "f8")).tolist() == [
+        False, False, False, True
+    ]  # fmt: skip
+    figures = {metric.label: metric.value for metric in app.metric}
+    assert figures["Best epoch"] == "3 of 4"
+
+
+@given(
+    values=st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), max_size=400).map(np.array),
+    most=st.integers(4, 50),
+)
+def test_drawn_batches_keep_every_peak(values: NDArray[np.float64], most: int) -> None:
+    shown = _extremes(values, most)
+    assert len(shown) <= most
+    assert (np.diff(shown) > 0).all()
+    finite = values[np.isfinite(values)]
+    if len(finite):
+        kept = values[shown]
+        assert np.nanmax(kept) == finite.max()
+        assert np.nanmin(kept) == finite.min()
 
 
 # Rooms

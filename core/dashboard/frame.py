@@ -28,7 +28,7 @@ _STYLE = """<style>
 </style>"""
 
 _ACTIVE_S = 1.0
-_IDLE_S = 5.0
+_IDLE_S = 20.0
 """Seconds between two looks at the job status, with and without a job."""
 
 
@@ -83,15 +83,16 @@ def page(title: str, lead: str = "") -> Iterator[Store]:
     except MirrorboardError as error:
         _without_store(error)
         st.stop()
-    with st.sidebar, boundary():
-        active = _active(store)
-        status = st.fragment(_status, run_every=_ACTIVE_S if active else _IDLE_S)
-        status(store, _signature(active), title)
     st.title(title, anchor=False)
     if lead:
         st.markdown(lead)
     with boundary():
         yield store
+    # After the page, which may just have begun something.
+    with st.sidebar, boundary():
+        active = _active(store)
+        status = st.fragment(_status, run_every=_ACTIVE_S if active else _IDLE_S)
+        status(store, _signature(active), title)
     draft.keep_in_address()
 
 

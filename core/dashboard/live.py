@@ -39,7 +39,7 @@ class RunView:
         self._store = store
         self._lock = threading.Lock()
         self._read_at = 0.0
-        self._last_id = 0
+        self._last_id = {"step": 0, "epoch": 0}
         self._steps: dict[str, tuple[array[int], array[float]]] = {}
         self._charts: dict[tuple[Any, ...], bytes] = {}
         self.job: Job = store.job(run_id)
@@ -52,21 +52,21 @@ class RunView:
             if time.monotonic() - self._read_at < _FRESH_S and not self._has_just_changed():
                 return
             before, self.job = self.job, self._store.job(self.job.id)
-            rows = self._store.metrics(self.job, per="step", after=self._last_id)
-            for row in rows:
-                steps, values = self._steps.setdefault(row.name, (array("q"), array("d")))
-                steps.append(row.step)
+            steps, epochs = (
+                self._store.metrics(self.job, per=per, after=self._last_id[per]) for per in ("step", "epoch")
+            )
+            for row in steps:
+                at, values = self._steps.setdefault(row.name, (array("q"), array("d")))
+                at.append(row.step)
                 values.append(np.nan if row.value is None else row.value)
-            history = report.history(self._store, self.job)
-            if rows:
-                self._last_id = rows[-1].id
-            if history != self.history:
-                self.history = history
-                self.diagnosis = diagnose(history, num_classes=CLASSES)
-            elif not rows and self.job.status is before.status:
-                self._read_at = time.monotonic()
-                return
-            self._charts.clear()
+            if epochs:
+                self.history = report.history(self._store, self.job)
+                self.diagnosis = diagnose(self.history, num_classes=CLASSES)
+            for rows in (steps, epochs):
+                if rows:
+                    self._last_id[rows[-1].per] = rows[-1].id
+            if steps or epochs or self.job.status is not before.status:
+                self._charts.clear()
             self._read_at = time.monotonic()
 
     def _has_just_changed(self) -> bool:

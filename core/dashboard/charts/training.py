@@ -18,6 +18,8 @@ Axis = Literal["epoch", "step"]
 
 _WINDOW = 15
 """Batches in the running mean."""
+_MOST_POINTS = 3_000
+"""Batches drawn at most; a screen has fewer pixels."""
 _ROOM = 10
 """Epochs that the x axis has room for at least."""
 
@@ -135,11 +137,13 @@ def _figure(curves: Curves, batches: StepValues, name: str, digits: int) -> go.F
     figure = go.Figure()
     # Both traces are there from the first refresh on: a trace that came later would shift the others,
     # and with them what the viewer has hidden.
-    steps = batches.steps + 1
-    x = steps / curves.steps_per_epoch if curves.axis == "epoch" else steps
+    smoothed = _smoothed(batches.values)
+    shown = _extremes(batches.values, _MOST_POINTS)
+    steps = (batches.steps[shown] + 1).astype(np.int32)
+    x = (steps / curves.steps_per_epoch).astype(np.float32) if curves.axis == "epoch" else steps
     figure.add_scatter(
         x=x,
-        y=batches.values,
+        y=batches.values[shown].astype(np.float32),
         name="each batch",
         mode="lines",
         line={"width": 1, "color": "var(--st-gray-color)"},
@@ -149,7 +153,7 @@ def _figure(curves: Curves, batches: StepValues, name: str, digits: int) -> go.F
     )
     figure.add_scatter(
         x=x,
-        y=_smoothed(batches.values),
+        y=smoothed[shown].astype(np.float32),
         name="batches, smoothed",
         mode="lines",
         line={"width": 1.5, "color": "var(--st-gray-color)"},
@@ -170,6 +174,18 @@ def _figure(curves: Curves, batches: StepValues, name: str, digits: int) -> go.F
             hovertemplate=f"epoch %{{customdata}}: %{{y:.{digits}f}}<extra>{label}</extra>",
         )
     return figure
+
+
+def _extremes(values: NDArray[np.float64], most: int) -> NDArray[np.int64]:
+    """Places of at most `most` values that keep every peak: the lowest and the highest of equal stretches."""
+    if len(values) <= most:
+        return np.arange(len(values))
+    length = -(-2 * len(values) // most)
+    padded = np.pad(values, (0, -len(values) % length), mode="edge").reshape(-1, length)
+    first = np.arange(len(padded)) * length
+    lowest = np.where(np.isnan(padded), np.inf, padded).argmin(axis=1)
+    highest = np.where(np.isnan(padded), -np.inf, padded).argmax(axis=1)
+    return np.unique(np.minimum(np.concatenate([first + lowest, first + highest]), len(values) - 1))
 
 
 def _smoothed(values: NDArray[np.float64]) -> NDArray[np.float64]:
