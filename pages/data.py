@@ -71,7 +71,7 @@ def _download(store: Store, job_id: str) -> None:
 
 def _facts(corpus: Corpus) -> None:
     balance = statistics.class_balance(corpus.split_labels("train"), len(corpus.class_names))
-    with st.container(horizontal=True, gap="large"):
+    with st.container(horizontal=True, gap="medium"):
         for label, text, meaning in (
             ("Training newswires", f"{len(corpus.rows('train')):,}", "Rows the model learns from."),
             ("Test newswires", f"{len(corpus.rows('test')):,}", "Rows it is validated on."),

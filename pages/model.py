@@ -9,7 +9,7 @@ import streamlit as st
 from core.config import RunConfig
 from core.dashboard import draft, drawings, forms, units
 from core.dashboard.frame import page, problem, rerun_when_done
-from core.dashboard.server import latest_answer
+from core.dashboard.server import latest_answer, soon
 from core.errors import ConfigError
 from core.store import Job, Kind, Status, Store
 
@@ -78,7 +78,7 @@ def _described(store: Store, config: RunConfig) -> Job | None:
     question = _question(config)
     job = latest_answer(store, Kind.DESCRIBE, question)
     if job is None or job.status is Status.LOST:
-        job = store.job(store.submit(Kind.DESCRIBE, question))
+        job = soon(store, store.submit(Kind.DESCRIBE, question))
     if job.status is Status.FAILED:
         error = job.error or {}
         problem(error.get("message", "Keras could not build this model."), error.get("hint", ""))
@@ -97,7 +97,7 @@ def _totals(result: dict[str, Any], config: RunConfig) -> None:
     memory = result["memory"]
     replicas = config.layout.replicas
     each = memory["total_bytes"]
-    with st.container(horizontal=True, gap="large"):
+    with st.container(horizontal=True, gap="medium"):
         for label, text, meaning in (
             ("Parameters", f"{result['params']:,}", f"{result['trainable']:,} of them are trained."),
             ("Memory per replica", units.memory(each), "Estimated from shapes, float32."),

@@ -265,7 +265,7 @@ def _progress(job: Job) -> None:
         return
     validating = progress.get("validation_step") is not None
     rate, step_ms = progress.get("examples_per_s"), progress.get("step_ms")
-    with st.container(horizontal=True, gap="large"):
+    with st.container(horizontal=True, gap="medium"):
         st.metric("Epoch", f"{progress['epoch'] + 1} of {progress['epochs']}", width="content")
         st.metric(
             "Validation step" if validating else "Step",
@@ -295,7 +295,7 @@ def _figures(shown: RunView) -> None:
     if job.status.is_final:
         best = next((row for row in history if row["epoch"] == diagnosis.best_epoch), None)
         accuracy = None if best is None else best.get("val_sparse_categorical_accuracy")
-        with st.container(horizontal=True, gap="large"):
+        with st.container(horizontal=True, gap="medium"):
             for label, text in (
                 ("Best epoch", "–" if best is None else f"{best['epoch']} of {len(history)}"),
                 ("Validation loss there", "–" if best is None else units.number(best["val_loss"])),

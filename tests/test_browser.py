@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from core.store import Kind, Status, Store
 from tests.browser_app import CHROMIUM, PHONE, chromium, dashboard, heading, settled, tab
-from tests.conftest import wait_for
+from tests.conftest import LONG, wait_for
 from tests.recorded import finished_run, prepared
 
 pytestmark = pytest.mark.skipif(not shutil.which(CHROMIUM), reason=f"needs {CHROMIUM}")
@@ -229,9 +229,9 @@ def _zoom_hide_and_point(page: Page) -> None:
     plot = page.locator(".st-key-loss_chart .nsewdrag").first
     box = plot.bounding_box()
     assert box is not None
-    page.mouse.move(box["x"] + 20, box["y"] + 40)
+    page.mouse.move(box["x"] + 1, box["y"] + 10)
     page.mouse.down()
-    page.mouse.move(box["x"] + 120, box["y"] + 140, steps=4)
+    page.mouse.move(box["x"] + 150, box["y"] + box["height"] - 20, steps=4)
     page.mouse.up()
     page.locator(".st-key-loss_chart .legendtoggle").nth(1).click()
     wait_for(
@@ -279,6 +279,29 @@ def _survives_refreshes(page: Page) -> None:
     expect(page.locator(".st-key-loss_chart .hovertext")).to_be_visible()
     assert page.evaluate("window.blank") == 0
     assert page.evaluate("window.frames_seen") > 5
+
+
+def test_run_outlives_the_dashboard(browser: Browser, tmp_path: Path) -> None:
+    store = Store(tmp_path / "home")
+    run_id = store.submit(Kind.TRAIN, LONG)
+    environment = {"KERAS_HOME": str(tmp_path / "keras"), **OFFLINE}
+    try:
+        with dashboard(store.home, **environment) as address, tab(browser) as page:
+            page.goto(f"{address}/training?run={run_id}")
+            wait_for(lambda: points(page) > 10, 60, "the first steps on the chart")
+        before = store.job(run_id)
+        assert before.status is Status.RUNNING
+        seen = store.last_metric_id(before)
+        wait_for(lambda: store.last_metric_id(before) > seen, 20, "steps while no dashboard is there")
+        with dashboard(store.home, **environment) as address, tab(browser) as page:
+            page.goto(f"{address}/training?run={run_id}")
+            wait_for(lambda: points(page) > 10, 20, "the whole curve in the next dashboard")
+            assert store.job(run_id).pid == before.pid
+            expect(page.locator(".st-key-stop button")).to_be_enabled()
+    finally:
+        store.request_stop(run_id)
+        wait_for(lambda: store.job(run_id).status.is_final, 10, "the run to stop")
+        store.close()
 
 
 def test_layout_check_runs_in_a_fresh_engine(browser: Browser, working: tuple[str, Store]) -> None:

@@ -32,7 +32,7 @@ _CSS = """
        background: var(--st-secondary-background-color); padding: 0.55rem 0.7rem; }
 .box b { display: block; font-weight: 620; }
 .box small, .note { opacity: 0.78; font-size: 0.8rem; }
-.flow .box { flex: 1 1 8.2rem; position: relative; }
+.flow .box { flex: 1 1 6.6rem; position: relative; }
 .flow code { font-family: var(--st-code-font); font-size: 0.78rem; color: var(--st-code-text-color);
              overflow-wrap: anywhere; }
 .arrow { align-self: center; opacity: 0.55; }

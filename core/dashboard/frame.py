@@ -25,6 +25,8 @@ _STYLE = """<style>
 .st-key-address { display: none; }
 [data-testid=stSidebarHeader] { height: 3.4rem; }
 [data-testid=stMetric] { padding: 0.15rem 0; }
+/* One blue cannot be readable both under white and on the dark background. */
+[data-variant=segmented_control][data-selected=true] { color: inherit !important; }
 </style>"""
 
 _ACTIVE_S = 1.0
@@ -186,8 +188,9 @@ def _status(store: Store, seen: tuple[tuple[str, Status], ...], title: str) -> N
             st.rerun()  # the page itself shows what has begun or ended, too
         for job in jobs[:2]:
             _job_line(job)
-            if job.kind is Kind.TRAIN and (title, draft.chosen_run()) != (STEPS[-1].name, job.id):
-                _watch(job, title)
+        first = next((job for job in jobs if job.kind is Kind.TRAIN), None)
+        if first is not None and (title, draft.chosen_run()) != (STEPS[-1].name, first.id):
+            _watch(first, title)
         waiting = len(jobs) - 2
         if waiting > 0:
             st.caption(f"{units.plural(waiting, 'more job')} waiting")

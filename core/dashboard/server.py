@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from core.store import Job, Kind, Status, Store, default_home
 
 _log = logging.getLogger(__name__)
 _one_at_a_time = threading.Lock()
+_SOON_POLL_S = 0.01
 
 
 def open_store() -> Store:
@@ -66,6 +68,14 @@ def machine(store: Store) -> Job | None:
 def latest_answer(store: Store, kind: Kind, config: dict[str, Any]) -> Job | None:
     """The newest job that was asked the same, finished or not."""
     return next((job for job in store.jobs(kinds=[kind], limit=50) if job.config == config), None)
+
+
+def soon(store: Store, job_id: str, patience_s: float = 0.3) -> Job:
+    """A job that a warm engine does at once, when it has: the page then need not be drawn twice."""
+    deadline = time.monotonic() + patience_s
+    while not (job := store.job(job_id)).status.is_final and time.monotonic() < deadline:
+        time.sleep(_SOON_POLL_S)
+    return job
 
 
 def missing_device(found: Job | None, layout: DeviceLayout) -> UnknownDevice | None:
