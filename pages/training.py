@@ -290,9 +290,9 @@ def _progress(job: Job) -> None:
 
 def _figures(shown: RunView) -> None:
     job, history, diagnosis = shown.job, shown.history, shown.diagnosis
-    if not history:
+    if job.status is Status.QUEUED:
         return
-    if job.status.is_final:
+    if history and job.status.is_final:
         best = next((row for row in history if row["epoch"] == diagnosis.best_epoch), None)
         accuracy = None if best is None else best.get("val_sparse_categorical_accuracy")
         with st.container(horizontal=True, gap="medium"):
@@ -303,7 +303,12 @@ def _figures(shown: RunView) -> None:
                 ("Took", units.duration(job.duration_s)),
             ):
                 st.metric(label, text, width="content")
-    st.info(plain(diagnosis.sentence), icon=":material/insights:")
+    sentence = diagnosis.sentence
+    if not history:
+        sentence = (
+            "No epoch was finished." if job.status.is_final else "The diagnosis begins after the first epoch."
+        )
+    st.info(plain(sentence), icon=":material/insights:")
 
 
 def _curves(shown: RunView) -> None:

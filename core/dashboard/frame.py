@@ -25,6 +25,8 @@ _STYLE = """<style>
 .st-key-address { display: none; }
 [data-testid=stSidebarHeader] { height: 3.4rem; }
 [data-testid=stMetric] { padding: 0.15rem 0; }
+/* Room for two lines, so that a longer sentence does not push the charts about. */
+.st-key-run_figures [data-testid=stAlertContainer] { min-height: 5.2rem; }
 /* One blue cannot be readable both under white and on the dark background. */
 [data-variant=segmented_control][data-selected=true] { color: inherit !important; }
 </style>"""
