@@ -1,0 +1,225 @@
+"""A run on the page: its progress, curves, diagnosis and log, while it goes on and afterwards."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from core.config import RunConfig
+from core.dashboard import charts, units
+from core.dashboard.frame import LOOKS, badge, boundary, plain, problem, run_share
+from core.dashboard.live import RunView, view
+from core.store import Job, Status, Store
+
+_ACCURACIES = {
+    "sparse_categorical_accuracy": "Accuracy",
+    "sparse_top_k_categorical_accuracy": "Top-5 accuracy",
+}
+_AXES: dict[charts.Axis, str] = {"epoch": "Epochs", "step": "Steps"}
+_DATASETS = {"reuters": "Reuters newswires", "synthetic": "synthetic newswires"}
+
+
+def summary(config: RunConfig) -> str:
+    """A configuration in one line."""
+    layout = config.layout
+    where = (
+        f"MirroredStrategy on {units.plural(layout.replicas, f'logical {layout.device_type}')}"
+        if layout.strategy == "mirrored"
+        else f"a single {layout.device_type}"
+    )
+    return (
+        f"{_DATASETS[config.data.dataset]}, {config.data.max_len:,} words each; {where};"
+        f" {config.model.optimizer.capitalize()}"
+    )
+
+
+def live_panel(store: Store, run_id: str, seen: Status) -> None:
+    """Everything of a run that changes while it goes on."""
+    with boundary():
+        shown = view(store, run_id)
+        job = shown.job
+        if job.status is not seen:
+            st.rerun()
+        _head(store, job)
+        # A container for each part, empty or not: the charts must keep their place on the page, or the
+        # browser would make new ones and forget what was zoomed and hidden.
+        with st.container(key="run_outcome"):
+            _outcome(job)
+        with st.container(key="run_progress"):
+            if job.status is Status.QUEUED:
+                _queued(store, job)
+            elif not job.status.is_final:
+                _progress(job)
+        with st.container(key="run_figures"):
+            _figures(shown)
+        with st.container(key="run_curves"):
+            if job.status is not Status.QUEUED:
+                _curves(shown)
+        _log(store, job)
+
+
+def _head(store: Store, job: Job) -> None:
+    with st.container(horizontal=True, vertical_alignment="center", key="run_head"):
+        st.markdown(f"**Run {job.id}** {badge(job.status)}")
+        if not job.status.is_final:
+            stopping = job.status is Status.STOPPING
+            st.button(
+                "Stopping…" if stopping else "Leave the queue" if job.status is Status.QUEUED else "Stop",
+                key="stop",
+                icon=":material/stop:",
+                disabled=stopping,
+                on_click=_stop,
+                args=(store, job.id),
+            )
+
+
+def _stop(store: Store, run_id: str) -> None:
+    store.request_stop(run_id)
+
+
+def _queued(store: Store, job: Job) -> None:
+    ahead = store.ahead_of(job)
+    if ahead:
+        st.info(
+            f"Waiting behind run {ahead[0].id}, {units.ordinal(len(ahead))} in line. It starts by itself.",
+            icon=":material/hourglass_top:",
+        )
+    else:
+        st.info("Waiting for an engine process to start.", icon=":material/hourglass_top:")
+
+
+def _outcome(job: Job) -> None:
+    error = job.error
+    if error is not None:
+        problem(error["message"], error["hint"])
+        if error.get("details"):
+            with st.expander("Details for developers", icon=":material/bug_report:"):
+                st.code(error["details"], language=None, wrap_lines=True)
+    early = (job.result or {}).get("early_stop")
+    if early:
+        restored = " and went back to its weights" if early["restored_best"] else ""
+        st.info(
+            f"Stopped early after epoch {early['epoch']}. Epoch {early['best_epoch']} was best{restored}.",
+            icon=":material/flag:",
+        )
+
+
+def _progress(job: Job) -> None:
+    progress = job.progress
+    phase = "stopping" if job.status is Status.STOPPING else job.phase or "starting TensorFlow"
+    st.progress(run_share(job), f"{LOOKS[job.status][0]} {plain(phase[:1].upper() + phase[1:])}")
+    if not progress.get("steps"):
+        return
+    validating = progress.get("validation_step") is not None
+    rate, step_ms = progress.get("examples_per_s"), progress.get("step_ms")
+    with st.container(horizontal=True, gap="medium"):
+        st.metric("Epoch", f"{progress['epoch'] + 1} of {progress['epochs']}", width="content")
+        st.metric(
+            "Validation step" if validating else "Step",
+            f"{progress['validation_step']:,} of {progress['validation_steps']:,}"
+            if validating
+            else f"{progress['step']:,} of {progress['steps']:,}",
+            width="content",
+        )
+        st.metric(
+            "Time left",
+            units.duration(progress.get("remaining_s")),
+            help="Known once a validation has been timed, after the first epoch.",
+            width="content",
+        )
+        st.metric(
+            "Throughput",
+            "–" if rate is None else f"{rate:,.0f} newswires/s",
+            help=None if step_ms is None else f"{step_ms:.1f} ms a step",
+            width="content",
+        )
+
+
+def _figures(shown: RunView) -> None:
+    job, history, diagnosis = shown.job, shown.history, shown.diagnosis
+    if job.status is Status.QUEUED:
+        return
+    if history and job.status.is_final:
+        best = next((row for row in history if row["epoch"] == diagnosis.best_epoch), None)
+        accuracy = None if best is None else best.get("val_sparse_categorical_accuracy")
+        with st.container(horizontal=True, gap="medium"):
+            for label, text in (
+                ("Best epoch", "–" if best is None else f"{best['epoch']} of {len(history)}"),
+                ("Validation loss there", "–" if best is None else units.number(best["val_loss"])),
+                ("Validation accuracy there", units.percent(accuracy)),
+                ("Took", units.duration(job.duration_s)),
+            ):
+                st.metric(label, text, width="content")
+    sentence = diagnosis.sentence
+    if not history:
+        sentence = (
+            "No epoch was finished." if job.status.is_final else "The diagnosis begins after the first epoch."
+        )
+    st.info(plain(sentence), icon=":material/insights:")
+
+
+def _curves(shown: RunView) -> None:
+    with st.container(horizontal=True, key="chart_controls"):
+        axis: charts.Axis = st.segmented_control(
+            "Axis",
+            list(_AXES),
+            format_func=_AXES.__getitem__,
+            default="epoch",
+            key="axis",
+            required=True,
+            label_visibility="collapsed",
+            persist_state="session",
+        )
+        accuracy = st.segmented_control(
+            "Accuracy",
+            list(_ACCURACIES),
+            format_func=_ACCURACIES.__getitem__,
+            default="sparse_categorical_accuracy",
+            key="accuracy",
+            required=True,
+            label_visibility="collapsed",
+            persist_state="session",
+        )
+    left, right = st.columns(2)
+    with left:
+        charts.show(shown.loss(axis), key="loss_chart")
+    with right:
+        charts.show(shown.accuracy(axis, accuracy), key="accuracy_chart")
+    if shown.history:
+        charts.show(shown.gap(axis), key="gap_chart")
+
+
+def _log(store: Store, job: Job) -> None:
+    lines = store.logs(job, limit=200)
+    with st.expander(f"Log ({units.plural(len(lines), 'line')})", icon=":material/article:"):
+        if not lines:
+            st.caption("Nothing has been logged.")
+            return
+        with st.container(height=260, border=False):
+            text = "\n".join(f"{units.clock(line.at)}  {line.source}: {line.text}" for line in lines)
+            st.code(text, language=None, wrap_lines=True)
+
+
+def about(config: RunConfig, job: Job) -> None:
+    """What a run was asked to do and what the engine made of it, to be opened."""
+    result = job.result or {}
+    line = summary(config)
+    rows = {
+        "Epochs asked for": f"{config.training.epochs:,}",
+        "Global batch size": f"{config.global_batch_size:,} = {config.layout.replicas} ×"
+        f" {config.per_replica_batch_size:,}",
+        "Learning rate": f"{config.learning_rate:g}",
+        "Seed": f"{config.training.seed}",
+    }
+    if result:
+        rows |= {
+            "Parameters": f"{result['params']:,}",
+            "Steps per epoch": f"{result['steps_per_epoch']:,} training,"
+            f" {result['validation_steps']:,} validation",
+            "Replicas on": ", ".join(result["devices"]),
+            "Engine": ", ".join(
+                f"{name.replace('_', ' ')} {value}" for name, value in result["engine"].items()
+            ),
+        }
+    with st.expander("What this run is", icon=":material/tune:"):
+        st.markdown(plain(line[:1].upper() + line[1:]))
+        st.table([{"Setting": name, "Value": text} for name, text in rows.items()], hide_index=True)
