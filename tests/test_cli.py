@@ -9,8 +9,8 @@ import sys
 import threading
 
 import pytest
-
 from conftest import ROOT, command, json_of, wait_for
+
 from core.store import Kind, Status, Store
 
 TRAIN = ("train", "--dataset", "synthetic", "--batch-size", "512")

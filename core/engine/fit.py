@@ -52,8 +52,8 @@ def train(config: RunConfig, home: Path, outbox: Outbox, stop: threading.Event) 
     outbox.phase = "preparing the data"
     corpus = datasets.prepare(config.data.dataset, home, lambda *_: None)
     _check_labels(corpus)
-    training = _batches(config, corpus, "train", shuffle_seed=config.training.seed)
-    validation = _batches(config, corpus, "test", shuffle_seed=None)
+    training = _batches(config, corpus, "train", strategy, shuffle_seed=config.training.seed)
+    validation = _batches(config, corpus, "test", strategy)
     if config.global_batch_size != config.training.batch_size:
         _log.info(
             "Global batch size changed from %d to %d, so that %d replicas share it evenly.",
@@ -108,12 +108,17 @@ def train(config: RunConfig, home: Path, outbox: Outbox, stop: threading.Event) 
 
 
 def _batches(
-    config: RunConfig, corpus: corpora.Corpus, split: corpora.Split, *, shuffle_seed: int | None
+    config: RunConfig,
+    corpus: corpora.Corpus,
+    split: corpora.Split,
+    strategy: tf.distribute.Strategy,
+    shuffle_seed: int | None = None,
 ) -> Batches:
     return batches(
         corpus.padded(split, config.data.max_len),
         corpus.split_labels(split),
         config.global_batch_size,
+        strategy=strategy,
         shuffle_seed=shuffle_seed,
     )
 

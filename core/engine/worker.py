@@ -201,7 +201,8 @@ class Worker:
 
     def _describe(self, job: Job, _: Outbox) -> dict[str, Any]:
         config = parse_config(job.config)
-        keras.backend.clear_session()  # layer names count from the start again
+        # Layer names count from the start again; collecting garbage would take most of the time.
+        keras.backend.clear_session(free_memory=False)
         model = models.build(config, vocabulary=VOCABULARY, classes=CLASSES)
         return models.describe(model, config.per_replica_batch_size)
 

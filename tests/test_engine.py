@@ -1,0 +1,253 @@
+"""Real fits: the chapter's run on Reuters, the same numbers on every layout, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import QUICK, command, json_of
+
+from core import corpus as corpora
+from core.config import parse_config
+from core.engine.datasets import cache_folders
+from core.engine.devices import why_no_gpu
+from core.engine.layout import cuda_visible_devices, plan
+from core.store import Kind, Status
+
+needs_reuters = pytest.mark.skipif(
+    not any((folder / "reuters.npz").exists() for folder in cache_folders()),
+    reason="reuters.npz is not in Keras's cache (KERAS_HOME/datasets)",
+)
+METRICS = ("loss", "sparse_categorical_accuracy", "sparse_top_k_categorical_accuracy")
+
+
+@pytest.fixture(scope="module")
+def reuters_home(tmp_path_factory):
+    return tmp_path_factory.mktemp("reuters")
+
+
+def train(home, *arguments):
+    return json_of(command("train", *arguments, "--json", home=home))
+
+
+@needs_reuters
+def test_the_chapters_run_on_reuters(reuters_home):
+    run = train(reuters_home, "--strategy", "mirrored", "--logical-devices", "2", "--epochs", "10")
+    assert run["status"] == "completed"
+    assert run["model"]["params"] == 332_856
+    assert [layer["output_shape"] for layer in run["model"]["layers"]] == [
+        [None, 300, 7],
+        [None, 296, 64],
+        [None, 148, 64],
+        [None, 146, 32],
+        [None, 73, 32],
+        [None, 2336],
+        [None, 46],
+    ]
+    assert (run["steps_per_epoch"], run["validation_steps"]) == (281, 71)
+    assert run["devices"] == ["/device:CPU:0", "/device:CPU:1"]
+    history = run["history"]
+    assert len(history) == 10
+    assert max(epoch["val_sparse_categorical_accuracy"] for epoch in history) >= 0.60
+    losses = [epoch["val_loss"] for epoch in history]
+    best = losses.index(min(losses)) + 1
+    assert best < 6
+    assert losses[-1] > min(losses) * 1.2
+    assert run["diagnosis"]["best_epoch"] == best
+    assert run["diagnosis"]["sentence"].startswith(
+        f"Validation loss was lowest at epoch {best} ({min(losses):.3f})."
+    )
+
+
+@pytest.fixture(scope="module")
+def one_device(reuters_home):
+    return {
+        optimizer: train(reuters_home, *parity(optimizer), "--strategy", "single")
+        for optimizer in ("sgd", "nadam")
+    }
+
+
+def parity(optimizer):
+    # 48 rows are shared evenly by 1, 2, 3, 4 and 8 replicas; 8,982 and 2,246 rows leave partial batches.
+    return ("--epochs", "2", "--batch-size", "48", "--optimizer", optimizer, "--deterministic")
+
+
+@needs_reuters
+@pytest.mark.parametrize("optimizer", ["sgd", "nadam"])
+@pytest.mark.parametrize("replicas", [2, 3, 4, 8])
+def test_replicas_are_one_device(reuters_home, one_device, replicas, optimizer):
+    """Losses to 1e-5, and not one row counted differently."""
+    run = train(reuters_home, *parity(optimizer), "--logical-devices", str(replicas))
+    assert len(run["devices"]) == replicas
+    for one, many in zip(one_device[optimizer]["history"], run["history"], strict=True):
+        for name in METRICS:
+            for metric in (name, f"val_{name}"):
+                assert many[metric] == pytest.approx(one[metric], abs=1e-5), metric
+
+
+@needs_reuters
+def test_a_repeated_run_is_the_same_to_the_last_bit(reuters_home):
+    first, second = (train(reuters_home, *parity("nadam"), "--logical-devices", "2") for _ in range(2))
+    for one, two in zip(first["history"], second["history"], strict=True):
+        assert {**one, "duration_s": 0} == {**two, "duration_s": 0}
+
+
+def test_every_step_is_recorded_and_adds_up_to_the_epoch(store, run_job):
+    """Partial batch, shards of fillers only, several steps in a call: nothing is lost or counted twice."""
+    config = {**QUICK, "layout": {"logical_devices": 8}, "training": {"epochs": 2, "batch_size": 1000}}
+    job = run_job(Kind.TRAIN, config)
+    assert job.status is Status.COMPLETED, job.error
+    assert job.result["engine"]["steps_per_execution"] > 1
+    rows = store.metrics(job, per="step")
+    assert [row.step for row in rows if row.name == "loss"] == list(range(18))
+    assert [row.epoch for row in rows if row.name == "loss"] == [0] * 9 + [1] * 9
+    sizes = [1000] * 8 + [982]
+    epochs = {
+        (row.epoch, row.name): row.value for row in store.metrics(job, per="epoch") if row.split == "train"
+    }
+    for epoch in (0, 1):
+        for name in METRICS:
+            values = [row.value for row in rows if row.epoch == epoch and row.name == name]
+            mean = sum(value * size for value, size in zip(values, sizes, strict=True)) / 8982
+            assert mean == pytest.approx(epochs[epoch, name], rel=1e-5)
+
+
+@pytest.mark.parametrize("replicas", [1, 3, 5, 6, 7])
+def test_no_number_of_replicas_crashes_on_what_does_not_divide(run_job, replicas):
+    config = {**QUICK, "layout": {"logical_devices": replicas}, "training": {"epochs": 1, "batch_size": 1111}}
+    job = run_job(Kind.TRAIN, config)
+    assert job.status is Status.COMPLETED, job.error
+    assert len(job.result["devices"]) == replicas
+
+
+def test_early_stopping_ends_a_run_and_says_so(store, run_job):
+    config = {**QUICK, "training": {"epochs": 40, "batch_size": 256, "patience": 1, "learning_rate": 0.02}}
+    job = run_job(Kind.TRAIN, config)
+    assert job.status is Status.COMPLETED, job.error
+    stop = job.result["early_stop"]
+    assert stop["epoch"] == store.epochs_done(job) < 40
+    assert stop["best_epoch"] == stop["epoch"] - 1
+
+
+def test_the_log_holds_tensorflows_lines_about_the_strategy(store, run_job):
+    job = run_job(Kind.TRAIN, QUICK)
+    lines = [line.text for line in store.logs(job) if line.source == "tensorflow"]
+    assert any("Using MirroredStrategy with devices" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("logical", "strategy", "replicas"), [(2, "mirrored", 2), (3, "single", 1), (8, "mirrored", 8)]
+)
+def test_check_shows_requested_against_actual(run_job, logical, strategy, replicas):
+    job = run_job(Kind.CHECK, {"logical_devices": logical, "strategy": strategy})
+    assert job.status is Status.COMPLETED, job.error
+    assert job.result["requested"] == {"physical": 1, "logical": logical, "replicas": replicas}
+    actual = job.result["actual"]
+    assert actual["physical"] == ["CPU:0"]
+    assert len(actual["logical"]) == logical
+    assert actual["replicas"] == replicas
+    assert job.result["matches"] is True
+    if strategy == "mirrored":
+        assert "Using MirroredStrategy" in " ".join(job.result["log"])
+
+
+@pytest.mark.parametrize("kind", [Kind.CHECK, Kind.TRAIN])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"visible_devices": [1], "logical_devices": 1},
+        {"device_type": "GPU", "visible_devices": [7], "logical_devices": 1},
+    ],
+)
+def test_a_device_that_does_not_exist_is_refused_before_a_strategy_is_built(run_job, kind, layout):
+    """TensorFlow accepts it, and ``fit`` hangs."""
+    job = run_job(kind, layout if kind is Kind.CHECK else {**QUICK, "layout": layout}, 30)
+    assert job.status is Status.FAILED
+    assert job.error["type"] == "UnknownDevice"
+    assert job.error["field"] == "layout.visible_devices"
+    assert "but this machine has" in job.error["message"]
+
+
+def test_describe_reports_what_keras_reports(run_job):
+    first = run_job(Kind.DESCRIBE, {})
+    again = run_job(Kind.DESCRIBE, {"model": {"dropout": 0.5, "filters": [8, 4]}})
+    layers = first.result["layers"]
+    assert [layer["name"] for layer in layers] == [
+        "embedding",
+        "conv1d",
+        "max_pooling1d",
+        "conv1d_1",
+        "max_pooling1d_1",
+        "flatten",
+        "dense",
+    ]
+    assert sum(layer["params"] for layer in layers) == first.result["params"] == 332_856
+    memory = first.result["memory"]
+    assert memory["weights_bytes"] == memory["gradients_bytes"] == 4 * 332_856
+    assert memory["optimizer_bytes"] >= 2 * memory["weights_bytes"]
+    # 16 rows a replica: 300·7 + 296·64 + 148·64 + 146·32 + 73·32 + 2336 + 46 float32 values each.
+    assert memory["activations_bytes"] == 16 * 4 * 39_842
+    assert [layer["name"] for layer in again.result["layers"]][:2] == ["embedding", "conv1d"]
+    assert again.result["layers"][-2]["type"] == "Dropout"
+
+
+def test_an_invalid_stored_configuration_fails_with_its_field(run_job):
+    job = run_job(Kind.TRAIN, {"training": {"epochs": -3}})
+    assert job.status is Status.FAILED
+    assert job.error["field"] == "training.epochs"
+    assert "-3" in job.error["message"]
+
+
+def test_a_damaged_prepared_dataset_is_made_again(home, run_job):
+    run_job(Kind.PREPARE, {"dataset": "synthetic"})
+    corpora.path(home, "synthetic").write_bytes(b"PAR1 junk")
+    job = run_job(Kind.TRAIN, QUICK)
+    assert job.status is Status.COMPLETED, job.error
+    assert corpora.load(home, "synthetic").train_size == 8982
+
+
+def test_the_plan_is_safe_where_the_defaults_fail():
+    def of(layout, **training):
+        return plan(parse_config({"layout": layout, "training": training}), system="Linux", cores=2)
+
+    two = of({"logical_devices": 2})
+    assert (two.steps_per_execution, two.cross_device_ops) == (8, "reduction_to_one_device")
+    assert (two.intra_op_threads, two.inter_op_threads) == (1, 2)
+    gpus = {"device_type": "GPU", "visible_devices": [0, 1], "logical_devices": 1}
+    # NCCL with several steps per execution is left alone; one GPU has nothing to reduce.
+    assert of(gpus).steps_per_execution == 1
+    assert of(gpus).cross_device_ops == "auto"
+    assert of({**gpus, "visible_devices": [0]}).steps_per_execution == 8
+    windows = plan(parse_config({"layout": gpus}), system="Windows", cores=2)
+    assert windows.cross_device_ops == "hierarchical_copy"
+    # A stop must not wait for eight slow steps.
+    assert of({"logical_devices": 2}, batch_size=4096).steps_per_execution == 1
+
+
+@pytest.mark.parametrize(
+    ("indices", "already", "value"),
+    [((0, 2), None, "0,2"), ((1,), "3,5", "5"), ((4,), "0,1", ""), ((0, 1), "GPU-a, GPU-b", "GPU-a,GPU-b")],
+)
+def test_visible_gpus_are_chosen_among_those_already_visible(indices, already, value):
+    assert cuda_visible_devices(indices, already) == value
+
+
+@pytest.mark.parametrize(
+    ("log", "system", "built", "driver", "words"),
+    [
+        ("", "Windows", True, True, "run Mirrorboard in WSL2"),
+        ("", "Linux", False, True, "built for CPUs only"),
+        ("", "Linux", True, False, "No NVIDIA driver was found"),
+        ("Could not load dynamic library 'libcudnn.so.9'; x", "Linux", True, True, "libcudnn.so.9"),
+        (
+            "Cannot dlopen some GPU libraries. Skipping",
+            "Linux",
+            True,
+            True,
+            "could not load its CUDA libraries",
+        ),
+        ("", "Linux", True, True, "reports no GPU"),
+    ],
+)
+def test_why_there_is_no_gpu_in_one_sentence(log, system, built, driver, words):
+    reason = why_no_gpu(log, system=system, built_for_gpu=built, has_driver=lambda: driver)
+    assert words in reason
+    assert reason.endswith(".")
