@@ -1,0 +1,1 @@
+"""What Mirrorboard costs and gains, measured side by side in one run, as ratios."""
