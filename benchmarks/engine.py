@@ -1,7 +1,7 @@
 """The engine beside the chapter's own script on real Reuters: one device, and two logical CPUs.
 
-Usage: ``python -m benchmarks.engine [--rounds N] [--epochs N] [--json]``. Script and engine run in turn, A B A B;
-an epoch's time includes validation, and the first epoch of each run (building the graph) is left out.
+Usage: ``python -m benchmarks.engine [--rounds N] [--epochs N] [--json]``. Script and engine run in turn,
+A B A B; an epoch's time includes validation, and the first epoch of each run is left out: it builds graphs.
 Needs the Reuters files in Keras's cache.
 """
 
