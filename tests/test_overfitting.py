@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.analysis import verdict
 from core.analysis.criteria import (
     Thresholds,
     generalization_loss,
@@ -368,3 +369,18 @@ class TestProperties:
         diagnosis = diagnose([])
         assert (diagnosis.verdict, diagnosis.best_epoch, diagnosis.gap) == (Verdict.TOO_EARLY, None, ())
         assert what_would_have_happened([], Thresholds()) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1.54, "1.540"),
+        (0.5, "0.5000"),
+        (12.0, "12.00"),
+        (999.96, "1000"),
+        (1234.5, "1,234"),
+        (0.00012, "0.0001200"),
+    ],
+)
+def test_losses_are_written_with_four_digits(value, text):
+    assert verdict._number(value) == text

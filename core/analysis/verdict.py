@@ -282,8 +282,8 @@ def _best(losses: Losses) -> str:
 
 
 def _number(value: float) -> str:
-    """A loss with four digits, without exponents where it can be helped."""
-    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.4g}"  # noqa: PLR2004
+    """A loss with four digits, trailing zeros kept, without exponents where it can be helped."""
+    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:#.4g}".rstrip(".")  # noqa: PLR2004
 
 
 def _percent(share: float) -> str:
