@@ -103,6 +103,9 @@ def devices(ctx: click.Context, home: Path | None, as_json: bool) -> None:
     "--optimizer", type=click.Choice(get_args(settings.Optimizer)), default="nadam", show_default=True
 )
 @click.option("--learning-rate", type=float, help="[default: Keras's own for the optimizer]")
+@click.option(
+    "--from-logits", is_flag=True, help="Experiment: the loss takes the softmax's probabilities for logits."
+)
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option("--patience", type=int, help="Stop early after this many epochs without improvement.")
 @click.option("--deterministic", is_flag=True, help="Reproducible to the last bit, somewhat slower.")
@@ -117,6 +120,7 @@ def train(
     batch_size: int,
     optimizer: str,
     learning_rate: float | None,
+    from_logits: bool,
     seed: int,
     patience: int | None,
     deterministic: bool,
@@ -130,7 +134,7 @@ def train(
         {
             "layout": {"strategy": strategy, "logical_devices": logical_devices},
             "data": {"dataset": dataset},
-            "model": {"optimizer": optimizer},
+            "model": {"optimizer": optimizer, "from_logits": from_logits},
             "training": {
                 "epochs": epochs,
                 "batch_size": batch_size,

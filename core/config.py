@@ -122,6 +122,8 @@ class ModelConfig(_Frozen):
     dropout: float = Field(default=0.0, ge=0.0, le=0.9)
     """Share of the flattened features dropped in training; 0 leaves the layer out."""
     optimizer: Optimizer = "nadam"
+    from_logits: bool = False
+    """Experiment: tell the loss that the softmax's probabilities are logits, as the chapter's script does."""
 
     @model_validator(mode="after")
     def _in_range(self) -> Self:

@@ -23,9 +23,12 @@ The chapter's script compiles `SparseCategoricalCrossentropy(from_logits=True)` 
 in a softmax. The loss would then apply softmax a second time, to probabilities between 0 and 1. What comes
 out is nearly even over the classes, and with 46 of them the loss cannot fall below ln(1 + 45/e) ≈ 2.865.
 
-On this model Keras notices, goes back to the values before the softmax and warns; where it cannot look behind
-the output, as on a TPU, the model hardly learns. The last layer here gives probabilities, so the loss takes
-probabilities: `from_logits=False`.
+Keras 3.15 usually notices: it finds the values before the softmax, takes those, and warns in the run's log;
+the numbers are then the same as with `from_logits=False`. In a deterministic run it cannot. The model then
+works in double precision, the loss in single; the conversion between them hides where the output came from,
+and softmax is applied twice. Try both with the switch among the settings.
+
+The last layer here gives probabilities, so the loss rightly takes probabilities: `from_logits=False`.
 """
 
 
@@ -60,6 +63,18 @@ def _form(error: ConfigError | None) -> None:
         )
     draft.problem_at(error, "model.pool", "model.dropout", "data.max_len")
     forms.choice("model.optimizer", "Optimizer", _OPTIMIZERS, error)
+    forms.switch(
+        "model.from_logits",
+        "Experiment: from_logits=True",
+        error,
+        help="Compiles the loss as the chapter's script does, on an output that is a softmax already.",
+    )
+    if draft.value("model.from_logits"):
+        st.warning(
+            "Where Keras does not notice, as in a deterministic run, softmax is applied twice and the loss"
+            " cannot fall below 2.865: the model hardly learns.",
+            icon=":material/science:",
+        )
 
 
 def _question(config: RunConfig) -> dict[str, Any]:
@@ -151,9 +166,9 @@ def _compiled(result: dict[str, Any], config: RunConfig) -> None:
     metrics = " and ".join(_METRICS.get(name, name) for name in result["metrics"])
     st.markdown(
         f"**Compiled with** {result['optimizer']} (learning rate {config.learning_rate:g}),"
-        f" loss `{result['loss']}` with `from_logits=False`, metrics: {metrics}."
+        f" loss `{result['loss']}` with `from_logits={config.model.from_logits}`, metrics: {metrics}."
     )
-    with st.expander("Why from_logits=False, when the chapter has True", icon=":material/help:"):
+    with st.expander("from_logits: False here, True in the chapter", icon=":material/help:"):
         st.markdown(_FROM_LOGITS)
 
 

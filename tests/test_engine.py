@@ -84,6 +84,32 @@ def test_replicas_are_one_device(reuters_home, one_device, replicas, optimizer):
                 assert many[metric] == pytest.approx(one[metric], abs=tolerance), metric
 
 
+@pytest.mark.parametrize("layout", [{"strategy": "single", "logical_devices": 1}, {"logical_devices": 2}])
+def test_from_logits_on_a_softmax_is_rescued_by_keras(store, run_job, layout):
+    """Same numbers as without the experiment, and Keras's warning in the run's log."""
+    plain, experiment = (
+        run_job(Kind.TRAIN, {**QUICK, "layout": layout, "model": {"from_logits": from_logits}})
+        for from_logits in (False, True)
+    )
+    losses = [
+        [row.value for row in store.metrics(job, per="step") if row.name == "loss"]
+        for job in (plain, experiment)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    warned = [any("`from_logits=True`" in line.text for line in store.logs(j)) for j in (plain, experiment)]
+    assert warned == [False, True]
+
+
+def test_from_logits_bites_in_double_precision_and_the_diagnosis_says_so(home):
+    arguments = ("--dataset", "synthetic", "--batch-size", "256", "--epochs", "4", "--deterministic")
+    run = train(home, *arguments, "--from-logits")
+    assert run["config"]["model"]["from_logits"] is True
+    assert run["diagnosis"]["verdict"] == "double_softmax"
+    assert "softmax applied twice cannot go below 2.865" in run["diagnosis"]["sentence"]
+    assert run["history"][-1]["loss"] > 2.865
+    assert train(home, *arguments)["diagnosis"]["verdict"] != "double_softmax"
+
+
 @needs_reuters
 def test_a_repeated_run_is_the_same_to_the_last_bit(reuters_home):
     first, second = (train(reuters_home, *parity("nadam"), "--logical-devices", "2") for _ in range(2))

@@ -374,6 +374,20 @@ def test_model_page(show: Open, store: Store) -> None:
     assert app.metric[0].value == "332,856", "the last description stays until the next is there"
 
 
+def test_from_logits_experiment_warns_and_is_compiled_and_shown(show: Open, store: Store) -> None:
+    assert not show("pages/model.py").warning
+    (plain,) = store.jobs(kinds=[Kind.DESCRIBE])
+    store.request_stop(plain.id)
+    app = show("pages/model.py", model__from_logits="true")
+    assert "softmax is applied twice and the loss cannot fall below 2.865" in app.warning[0].value
+    taken = store.claim([Kind.DESCRIBE], "somebody")
+    assert taken is not None
+    assert taken.config["model"]["from_logits"] is True
+    store.finish(taken.id, Status.COMPLETED, result=DESCRIPTION)
+    assert "with `from_logits=True`" in texts(sound(app.run()))
+    assert "from_logits=True (experiment)" in texts(sound(app.switch_page("pages/training.py").run()))
+
+
 def test_impossible_model(show: Open, store: Store) -> None:
     app = show("pages/model.py")
     app.number_input(key="model.kernels.0").set_value(99)

@@ -21,6 +21,7 @@ _DATASETS = {"reuters": "Reuters newswires", "synthetic": "synthetic newswires"}
 def summary(config: RunConfig) -> str:
     """A configuration in one line."""
     layout = config.layout
+    experiment = "; from_logits=True (experiment)" if config.model.from_logits else ""
     where = (
         f"MirroredStrategy on {units.plural(layout.replicas, f'logical {layout.device_type}')}"
         if layout.strategy == "mirrored"
@@ -28,7 +29,7 @@ def summary(config: RunConfig) -> str:
     )
     return (
         f"{_DATASETS[config.data.dataset]}, {config.data.max_len:,} words each; {where};"
-        f" {config.model.optimizer.capitalize()}"
+        f" {config.model.optimizer.capitalize()}{experiment}"
     )
 
 
@@ -208,6 +209,7 @@ def about(config: RunConfig, job: Job) -> None:
         "Global batch size": f"{config.global_batch_size:,} = {config.layout.replicas} ×"
         f" {config.per_replica_batch_size:,}",
         "Learning rate": f"{config.learning_rate:g}",
+        "Loss": f"SparseCategoricalCrossentropy, from_logits={config.model.from_logits}",
         "Seed": f"{config.training.seed}",
     }
     if result:

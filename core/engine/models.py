@@ -115,7 +115,10 @@ def build(
 ) -> ReplicatedModel:
     """Builds and compiles a configuration's model; call it inside the strategy's scope.
 
-    The last layer is a softmax, so the loss takes probabilities (``from_logits=False``).
+    The last layer is a softmax, so the loss takes probabilities, unless the configuration asks for the
+    experiment ``from_logits=True``. Keras 3.15 then warns and looks behind the softmax for the logits
+    (``keras/src/backend/tensorflow/nn.py``, ``_get_logits``); in double precision the loss casts the output
+    first, which hides them, and softmax is applied twice.
 
     Args:
         config: The run.
@@ -127,7 +130,9 @@ def build(
     model.compile(
         optimizer=_optimizer(config),
         # "sum" because the weights already divide by the rows of the whole batch.
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=False, reduction="sum"),
+        loss=keras.losses.SparseCategoricalCrossentropy(
+            from_logits=config.model.from_logits, reduction="sum"
+        ),
         weighted_metrics=[
             keras.metrics.SparseCategoricalAccuracy(),
             keras.metrics.SparseTopKCategoricalAccuracy(k=TOP_K),
