@@ -384,3 +384,19 @@ class TestProperties:
 )
 def test_losses_are_written_with_four_digits(value, text):
     assert verdict._number(value) == text
+
+
+def test_a_steep_turn_is_called_overfitting_after_three_rising_epochs():
+    """Real losses of a run on two replicas; the bend at the minimum looks like scatter."""
+    val = [1.6476, 1.5399, 1.5599, 1.7012, 1.9634]
+    train = [1.9942, 1.4532, 1.1586, 0.8441, 0.5873]
+    accuracy = [0.5761, 0.6064, 0.6215, 0.6380, 0.6390]
+    history = [
+        {"epoch": n, "loss": a, "val_loss": b, "val_sparse_categorical_accuracy": c}
+        for n, (a, b, c) in enumerate(zip(train, val, accuracy, strict=True), start=1)
+    ]
+    found = diagnose(history)
+    assert found.best_epoch == 2
+    assert found.verdict in (Verdict.OVERFITTING, Verdict.OVERCONFIDENT)
+    assert found.sentence.startswith("Validation loss was lowest at epoch 2 (1.540). Since then it rose 28 %")
+    assert "Validation accuracy even rose (0.606 → 0.639)" in found.sentence

@@ -2,7 +2,8 @@
 
 A claim needs evidence that noise does not give. "Overfitting" asks for three things at once: the last
 generalization loss is above 5 %; validation loss, smoothed by medians, has risen by more than its own
-scatter; and training loss has gone on falling by more than its own scatter.
+scatter (or in each of three or more epochs since the best, to above 20 %); and training loss has gone on
+falling by more than its own scatter.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from enum import StrEnum
 from itertools import pairwise
 from statistics import median
 
-from core.analysis.losses import ACCURACY_HARDLY_MOVED, WORSE_EPOCHS, Losses, known, scatter
+from core.analysis.losses import WORSE_EPOCHS, Losses, known, scatter
 
 _FEWEST_EPOCHS = 3
 """Below which nothing is claimed."""
 _OVERFIT_RISE = 0.05
 """Rise of validation loss up to which nothing is called overfitting: Prechelt's GL_5."""
+_STEADY_RISE = 0.2
+"""Rise of validation loss, up in each of three or more epochs since the best, that is proof enough: GL_20."""
 _ACCURACY_KEPT = 0.01
 """Fall of validation accuracy up to which the verdict is overconfidence and not overfitting."""
 _UNDERFITTING_EPOCHS = 5
@@ -178,20 +181,24 @@ def _overfitting(losses: Losses) -> Finding | None:
     rise, fall, best, last = losses.rise, losses.training_fall, losses.best, losses.last
     if rise is None or rise <= _OVERFIT_RISE or fall is None or best is None or last is None:
         return None
-    recent = known(losses.val[best + 1 :])[-3:]
+    since = known(losses.val[best + 1 :])
+    recent = since[-3:]
     if len(recent) < WORSE_EPOCHS:
         return None
     around_best = median(known(losses.val[max(best - 1, 0) : best + 2]))
     noise = scatter(losses.known_val) / min(losses.known_val)
     # The more epochs the median rests on, the surer a rise beyond the scatter can and must be.
-    if median(recent) / around_best - 1.0 <= max(_OVERFIT_RISE / 2, len(recent) * noise):
+    beyond_scatter = median(recent) / around_best - 1.0 > max(_OVERFIT_RISE / 2, len(recent) * noise)
+    # Scatter cannot be told from the bend of a steep turn; a rise in every epoch since needs no such proof.
+    steady = len(since) > WORSE_EPOCHS and since == sorted(since) and rise > _STEADY_RISE
+    if not (beyond_scatter or steady):
         return None
     sentence = (
         f"{_best(losses)}. Since then it rose {_percent(rise)} while training loss fell"
         f" {_percent(fall)}: the model is memorising."
     )
     if losses.accuracy_held:
-        moved = "hardly moved" if (losses.accuracy_fall or 0.0) >= -ACCURACY_HARDLY_MOVED else "even rose"
+        moved = "hardly moved" if (losses.accuracy_fall or 0.0) >= -_ACCURACY_KEPT else "even rose"
         sentence += (
             f" Validation accuracy {moved} ({losses.val_accuracy[best]:.3f} →"
             f" {losses.val_accuracy[last]:.3f}), so most of the rise is overconfidence:"
