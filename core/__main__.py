@@ -96,6 +96,7 @@ def devices(ctx: click.Context, home: Path | None, as_json: bool) -> None:
 @click.option(
     "--strategy", type=click.Choice(get_args(settings.Strategy)), default="mirrored", show_default=True
 )
+@click.option("--tpu", default="local", show_default=True, help="Name or address, for --strategy tpu.")
 @click.option("--logical-devices", type=int, help="Parts of the device.  [default: 2, or 1 if single]")
 @click.option("--epochs", type=int, default=10, show_default=True)
 @click.option("--batch-size", type=int, default=32, show_default=True, help="Global batch size.")
@@ -115,6 +116,7 @@ def train(
     ctx: click.Context,
     dataset: str,
     strategy: str,
+    tpu: str,
     logical_devices: int | None,
     epochs: int,
     batch_size: int,
@@ -129,10 +131,10 @@ def train(
 ) -> None:
     """Train the chapter's model and record the run."""
     if logical_devices is None:
-        logical_devices = 1 if strategy == "single" else 2
+        logical_devices = 2 if strategy == "mirrored" else 1
     config = parse_config(
         {
-            "layout": {"strategy": strategy, "logical_devices": logical_devices},
+            "layout": {"strategy": strategy, "logical_devices": logical_devices, "tpu": tpu},
             "data": {"dataset": dataset},
             "model": {"optimizer": optimizer, "from_logits": from_logits},
             "training": {

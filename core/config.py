@@ -13,12 +13,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from core.errors import ConfigError
 
-Strategy = Literal["single", "mirrored"]
+Strategy = Literal["single", "mirrored", "tpu"]
 DeviceType = Literal["CPU", "GPU"]
 CrossDeviceOps = Literal["auto", "nccl", "hierarchical_copy", "reduction_to_one_device"]
 Dataset = Literal["reuters", "synthetic"]
 Optimizer = Literal["nadam", "adam", "sgd"]
 Monitor = Literal["val_loss", "val_sparse_categorical_accuracy"]
+
+TPU_REPLICAS = 8
+"""Cores of the usual TPU host. A batch that 8 share evenly suits the smaller ones' 1 or 4 too."""
+
+LOCAL_TPU = "local"
+"""Address of a TPU in the machine itself, as TensorFlow's TPUClusterResolver has it."""
 
 MAX_LOGICAL_DEVICES = 8
 """Into how many logical devices one physical device may be split."""
@@ -45,9 +51,19 @@ class DeviceLayout(_Frozen):
     memory_growth: bool = False
     """Let every visible GPU's memory grow on demand instead of taking it all at once."""
     cross_device_ops: CrossDeviceOps = "auto"
+    tpu: str = Field(default=LOCAL_TPU, max_length=255)
+    """For the strategy "tpu", which ignores the settings of CPUs and GPUs: ``local``, name or address."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.strategy == "tpu":
+            if not self.tpu.strip():
+                raise ConfigError(
+                    "The TPU has neither name nor address.",
+                    'Give "local" on a TPU VM, else its name or an address such as grpc://10.0.0.2:8470.',
+                    "layout.tpu",
+                )
+            return self
         chosen = list(self.visible_devices)
         if not chosen or len(set(chosen)) != len(chosen) or min(chosen) < 0:
             raise ConfigError(
@@ -89,8 +105,11 @@ class DeviceLayout(_Frozen):
 
     @property
     def replicas(self) -> int:
-        """Copies of the model that train in sync: one per logical device, or one without a strategy."""
-        return self.available if self.strategy == "mirrored" else 1
+        """Copies of the model that train in sync: one per logical device, or one without a strategy.
+
+        How many cores a TPU has is known when it answers; until then it counts as `TPU_REPLICAS`.
+        """
+        return {"single": 1, "mirrored": self.available, "tpu": TPU_REPLICAS}[self.strategy]
 
     @property
     def available(self) -> int:
@@ -100,7 +119,8 @@ class DeviceLayout(_Frozen):
     @property
     def device_names(self) -> list[str]:
         """The logical devices that replicas run on, as TensorFlow names them (``/CPU:0``)."""
-        return [f"/{self.device_type}:{i}" for i in range(self.replicas)]
+        kind = "TPU" if self.strategy == "tpu" else self.device_type
+        return [f"/{kind}:{i}" for i in range(self.replicas)]
 
 
 class DataConfig(_Frozen):

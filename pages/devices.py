@@ -6,14 +6,31 @@ from typing import Any
 
 import streamlit as st
 
-from core.config import DeviceLayout
+from core.config import LOCAL_TPU, DeviceLayout
 from core.dashboard import draft, drawings, forms, snippets, units
 from core.dashboard.frame import boundary, page, plain, problem, rerun_when_done
 from core.dashboard.server import latest_answer, machine, missing_device
 from core.errors import ConfigError
 from core.store import Job, Kind, Store
 
-_STRATEGIES = {"mirrored": "MirroredStrategy", "single": "Single device"}
+_TIERS = {
+    # Strategy: name, lines of code that it adds, when it pays.
+    "single": (
+        "Single device",
+        "0–4 lines",
+        "For visible devices, memory growth and memory limits. Pays for small models such as this one.",
+    ),
+    "mirrored": (
+        "MirroredStrategy",
+        "2 lines",
+        "One replica on each device, in sync. Pays on several GPUs when a step outlasts the all-reduce.",
+    ),
+    "tpu": (
+        "TPUStrategy",
+        "6 lines",
+        "Find the TPU, connect, initialise, then as above. Pays for large batches of fixed shape.",
+    ),
+}
 _REDUCTIONS = {
     "auto": "Automatic",
     "hierarchical_copy": "Hierarchical copy",
@@ -61,15 +78,45 @@ def _look_again(store: Store) -> None:
         st.rerun()
 
 
+def _tiers(found: Job | None, error: ConfigError | None) -> None:
+    """The three ways to train, each with what it costs; one without a device is greyed with the reason."""
+    no_tpu = ((found and found.result) or {}).get("tpu_reason", "")
+    for strategy, (name, lines, pays) in _TIERS.items():
+        with st.container(border=True, gap="small"):
+            chosen = draft.value("layout.strategy") == strategy
+            unusable = strategy == "tpu" and bool(no_tpu) and draft.value("layout.tpu") == LOCAL_TPU
+            with st.container(
+                horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"
+            ):
+                st.markdown(f"**{name}** :gray-badge[adds {lines}]", width="content")
+                st.button(
+                    "Chosen" if chosen else "Choose",
+                    key=f"strategy_{strategy}",
+                    icon=":material/check:" if chosen else None,
+                    disabled=chosen or unusable,
+                    on_click=_choose,
+                    args=(strategy,),
+                )
+            st.caption(pays)
+            if strategy == "tpu":
+                if unusable and not chosen:
+                    st.caption(
+                        f":material/block: {plain(str(no_tpu))} One elsewhere can be used by its address."
+                    )
+                forms.text(
+                    "layout.tpu",
+                    "Name or address of the TPU",
+                    error,
+                    help='"local" on a TPU VM; else grpc://HOST:8470, or its name on Google Cloud.',
+                )
+    draft.problem_at(error, "layout.strategy")
+
+
+def _choose(strategy: str) -> None:
+    st.session_state["layout.strategy"] = strategy
+
+
 def _form(devices: list[dict[str, Any]], error: ConfigError | None) -> None:
-    forms.choice(
-        "layout.strategy",
-        "Strategy",
-        _STRATEGIES,
-        error,
-        help="MirroredStrategy keeps one copy of the model, a replica, on every logical device and trains"
-        " them in sync. A single device needs no strategy.",
-    )
     forms.choice("layout.device_type", "Physical devices", {"CPU": "CPU", "GPU": "GPU"}, error)
     kind = draft.value("layout.device_type")
     count = sum(device["type"] == kind for device in devices)
@@ -119,6 +166,8 @@ def _form(devices: list[dict[str, Any]], error: ConfigError | None) -> None:
 
 
 def _in_words(layout: DeviceLayout) -> str:
+    if layout.strategy == "tpu":
+        return f"The TPU at {layout.tpu}, one replica on each of its cores"
     kind = layout.device_type
     physical = units.plural(len(layout.visible_devices), f"physical {kind}")
     logical = units.plural(layout.available, f"logical {kind}")
@@ -139,7 +188,7 @@ def _result(job: Job, layout: DeviceLayout) -> None:
         st.success(f"It works: {_in_words(layout)}.", icon=":material/check_circle:")
     else:
         problem("TensorFlow made something else of this layout.", "Compare the two columns below.")
-    kind = layout.device_type
+    kind = "TPU" if layout.strategy == "tpu" else layout.device_type
     st.table(
         [
             {
@@ -197,20 +246,25 @@ with page(
     left, right = st.columns([5, 6], gap="large")
     with left:
         st.subheader("Layout", anchor=False)
-        _form(devices, error)
+        _tiers(found, error)
+        if draft.value("layout.strategy") != "tpu":
+            _form(devices, error)
     with right:
         st.subheader("What it amounts to", anchor=False)
         if layout is None:
             st.info("Correct the marked setting to see the layout.", icon=":material/edit:")
         else:
-            names = {
-                device["index"]: device["name"] for device in devices if device["type"] == layout.device_type
-            }
-            st.markdown(f"**{_in_words(layout)}**")
-            drawings.draw(
-                drawings.layout(layout, [names.get(i, "") for i in layout.visible_devices]),
-                key="layout_drawing",
-            )
+            st.markdown(f"**{plain(_in_words(layout))}**")
+            if layout.strategy != "tpu":
+                names = {
+                    device["index"]: device["name"]
+                    for device in devices
+                    if device["type"] == layout.device_type
+                }
+                drawings.draw(
+                    drawings.layout(layout, [names.get(i, "") for i in layout.visible_devices]),
+                    key="layout_drawing",
+                )
             st.code(snippets.layout_code(layout), language="python")
             with boundary():
                 _check(store, layout, possible=error is None)

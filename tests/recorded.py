@@ -70,6 +70,7 @@ MACHINE: dict[str, Any] = {
         {"type": "CPU", "index": 0, "name": "Test CPU", "memory_bytes": 8 * 2**30, "compute_capability": None}
     ],
     "gpu_reason": "No NVIDIA driver was found.",
+    "tpu_reason": "This machine has no TPU that TensorFlow could use.",
     "tensorflow": "2.21.0",
     "keras": "3.15.1",
     "python": "3.11.7",

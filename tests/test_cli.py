@@ -16,6 +16,15 @@ from core.store import Kind, Status, Store
 TRAIN = ("train", "--dataset", "synthetic", "--batch-size", "512")
 
 
+@pytest.mark.parametrize("address", ["", "local", "grpc://127.0.0.1:9"])
+def test_a_tpu_that_is_not_there_is_an_invalid_configuration(home, address):
+    done = command(*TRAIN, "--strategy", "tpu", "--tpu", address, home=home)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "TPU" in done.stderr.split("Error: ")[1].splitlines()[0]
+    assert "Hint: " in done.stderr
+
+
 def test_train_prints_one_object_and_runs_and_show_agree(home):
     trained = json_of(command(*TRAIN, "--epochs", "3", "--json", home=home))
     assert trained["status"] == "completed"

@@ -193,6 +193,36 @@ def test_a_device_that_does_not_exist_is_refused_before_a_strategy_is_built(run_
     assert "but this machine has" in job.error["message"]
 
 
+TPUS = {
+    "": "The TPU has neither name nor address.",
+    "local": "This machine has no TPU: TensorFlow finds no TPU in it.",
+    # Nobody listens on port 9, and TensorFlow would wait for more than a minute.
+    "grpc://127.0.0.1:9": "There is no TPU at 'grpc://127.0.0.1:9': nothing answered there within 8 s.",
+    "tpu-7.invalid": "There is no TPU at 'tpu-7.invalid': its name could not be looked up",
+}
+
+
+@pytest.mark.parametrize("address", TPUS)
+def test_a_tpu_that_is_not_there_is_said_within_ten_seconds(run_job, address):
+    job = run_job(Kind.CHECK, {"strategy": "tpu", "tpu": address}, 60)
+    assert job.status is Status.FAILED
+    assert job.error["field"] == "layout.tpu"
+    assert job.error["message"].startswith(TPUS[address])
+    assert "grpc://" in job.error["hint"]
+    assert job.duration_s < 10
+
+
+def test_a_tpus_batches_are_shared_by_the_usual_numbers_of_cores():
+    config = parse_config({"layout": {"strategy": "tpu"}, "training": {"batch_size": 30}})
+    assert config.global_batch_size == 32
+    execution = plan(config, system="Linux", cores=2)
+    assert (execution.steps_per_execution, execution.intra_op_threads, execution.cross_device_ops) == (
+        1,
+        0,
+        "auto",
+    )
+
+
 def test_describe_reports_what_keras_reports(run_job):
     first = run_job(Kind.DESCRIBE, {})
     again = run_job(Kind.DESCRIBE, {"model": {"dropout": 0.5, "filters": [8, 4]}})

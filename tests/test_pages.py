@@ -179,13 +179,21 @@ def test_every_setting_of_a_run_has_a_field(show: Open) -> None:
         ("pages/training.py", {"training__patience": "3"}),
     ):
         app = show(script, **query)
-        for kind in ("number_input", "selectbox", "multiselect", "slider", "toggle", "button_group"):
+        for kind in (
+            "number_input",
+            "text_input",
+            "selectbox",
+            "multiselect",
+            "slider",
+            "toggle",
+            "button_group",
+        ):
             keys |= {element.key for element in app.get(kind)}
     nested = draft.values()
     names = {f"{section}.{name}" for section, fields in nested.items() for name in fields}
     shown = {key.rsplit(".", 1)[0] if key.split(".")[-1].isdigit() else key for key in keys if key}
-    # max_len is on Data, which needs a prepared dataset to show it.
-    assert names - shown <= {"data.max_len"}
+    # max_len is on Data, which needs a prepared dataset to show it; the strategy is chosen by buttons.
+    assert names - shown <= {"data.max_len", "layout.strategy"}
 
 
 # Start
@@ -277,6 +285,38 @@ def test_layout_that_cannot_work(show: Open, store: Store, query: dict[str, str]
     training = show("pages/training.py", **query)
     assert message in texts(training)
     assert training.button(key="start").disabled
+
+
+def test_tiers_with_the_lines_they_add(show: Open, store: Store) -> None:
+    answered(store, Kind.INSPECT, {}, MACHINE)
+    app = show("pages/devices.py")
+    assert ["adds 0–4 lines" in texts(app), "adds 2 lines" in texts(app), "adds 6 lines" in texts(app)] == [
+        True
+    ] * 3
+    app.button(key="strategy_single").click().run()
+    assert "1 replica in sync" in texts(sound(app))
+    sound(app.switch_page("pages/training.py").run())
+    assert "a single CPU" in texts(app)
+
+
+def test_tpu_is_greyed_where_there_is_none_but_can_be_reached_by_address(show: Open, store: Store) -> None:
+    answered(store, Kind.INSPECT, {}, MACHINE)
+    app = show("pages/devices.py")
+    assert app.button(key="strategy_tpu").disabled
+    assert "This machine has no TPU that TensorFlow could use." in texts(app)
+    app.text_input(key="layout.tpu").set_value("grpc://10.0.0.2:8470").run()
+    app.button(key="strategy_tpu").click().run()
+    sound(app)
+    assert "The TPU at grpc://10.0.0.2:8470" in texts(app)
+    (code,) = [block.value for block in app.code if "TPUStrategy" in block.value]
+    added = [line for line in code.splitlines() if line and "import" not in line and "model =" not in line]
+    assert len(added) == 6
+    assert not app.button(key="check").disabled
+    app.text_input(key="layout.tpu").set_value("local").run()
+    assert app.button(key="check").disabled
+    assert len(app.error) == 1
+    app.text_input(key="layout.tpu").set_value("").run()
+    assert "The TPU has neither name nor address." in app.error[0].value
 
 
 def test_layout_check(show: Open, store: Store) -> None:

@@ -54,6 +54,18 @@ def number(
     draft.problem_at(error, name)
 
 
+def text(
+    name: str,
+    label: str,
+    error: ConfigError | None,
+    *,
+    help: str | None = None,  # noqa: A002
+) -> None:
+    """A field for a line of text; arguments as for `number`."""
+    st.text_input(label, key=name, help=help, persist_state="session")
+    draft.problem_at(error, name)
+
+
 def slider(name: str, label: str, error: ConfigError | None, *, help: str | None = None) -> None:  # noqa: A002
     """A slider over the whole range of a setting; arguments as for `number`."""
     low, high = draft.bounds(name)

@@ -15,7 +15,7 @@ from typing import Any
 import streamlit as st
 
 from core import corpus
-from core.config import Dataset, DeviceLayout
+from core.config import LOCAL_TPU, Dataset, DeviceLayout
 from core.corpus import Corpus
 from core.dashboard import units
 from core.dashboard.charts import install_plotly_js
@@ -82,6 +82,13 @@ def missing_device(found: Job | None, layout: DeviceLayout) -> UnknownDevice | N
     """Why a layout cannot work on this machine: it asks for a device that is not there."""
     if found is None or found.result is None:
         return None
+    if layout.strategy == "tpu":
+        reason = found.result.get("tpu_reason") if layout.tpu == LOCAL_TPU else None
+        return (
+            UnknownDevice(reason, "Give the address of another, or choose MirroredStrategy.", "layout.tpu")
+            if reason
+            else None
+        )
     kind = layout.device_type
     present = sum(device["type"] == kind for device in found.result["devices"])
     missing = [f"{kind}:{i}" for i in layout.visible_devices if i >= present]

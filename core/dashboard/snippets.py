@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from core.config import DeviceLayout
 
 _REDUCTIONS = {
@@ -11,8 +13,22 @@ _REDUCTIONS = {
 }
 
 
+_TPU = """\
+import tensorflow as tf
+
+tpu = tf.distribute.cluster_resolver.TPUClusterResolver(tpu={tpu})
+tf.config.experimental_connect_to_cluster(tpu)
+tf.tpu.experimental.initialize_tpu_system(tpu)
+print(tf.config.list_logical_devices("TPU"))
+strategy = tf.distribute.TPUStrategy(tpu)
+with strategy.scope():
+    model = build_and_compile()"""
+
+
 def layout_code(layout: DeviceLayout) -> str:
     """A device layout in Python."""
+    if layout.strategy == "tpu":
+        return _TPU.format(tpu=json.dumps(layout.tpu))
     kind, many = layout.device_type, f"{layout.device_type.lower()}s"
     chosen = ", ".join(f"{many}[{i}]" for i in layout.visible_devices)
     lines = [

@@ -7,6 +7,7 @@ import platform
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -27,10 +28,13 @@ def inspect(startup_log: str) -> dict[str, Any]:
         for kind in ("CPU", "GPU", "TPU")
         for index, device in enumerate(tf.config.list_physical_devices(kind))
     ]
+    # A TPU may only be listed once it has been initialised; its driver's file is there before.
+    has_tpu = any(device["type"] == "TPU" for device in devices) or Path("/dev/accel0").exists()
     has_gpu = any(device["type"] == "GPU" for device in devices)
     return {
         "devices": devices,
         "gpu_reason": "" if has_gpu else why_no_gpu(startup_log),
+        "tpu_reason": "" if has_tpu else "This machine has no TPU that TensorFlow could use.",
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
         "python": platform.python_version(),

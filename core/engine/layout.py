@@ -13,6 +13,7 @@ import psutil
 import tensorflow as tf
 
 from core.config import CrossDeviceOps, DeviceLayout, ModelConfig, RunConfig
+from core.engine import tpu
 from core.errors import TrainingError, UnknownDevice
 
 _REDUCTIONS = {
@@ -62,9 +63,9 @@ def plan(config: RunConfig, *, system: str = platform.system(), cores: int | Non
         cores: Physical processor cores; None asks the machine.
     """
     layout = config.layout
-    on_cpu = layout.device_type == "CPU"
+    on_cpu = layout.device_type == "CPU" and layout.strategy != "tpu"
     reduction = layout.cross_device_ops
-    if reduction == "auto" and layout.replicas > 1:
+    if reduction == "auto" and layout.strategy == "mirrored" and layout.replicas > 1:
         if on_cpu:
             reduction = "reduction_to_one_device"
         elif system == "Windows":
@@ -105,9 +106,11 @@ def apply(layout: DeviceLayout, execution: Execution | None = None) -> tf.distri
 
     Raises:
         UnknownDevice: The layout names a device that is not there. TensorFlow would accept it in a
-            MirroredStrategy and hang in ``fit`` (2.21).
+            MirroredStrategy and hang in ``fit`` (2.21). Or no TPU answered.
         TrainingError: TensorFlow refused the layout.
     """
+    if layout.strategy == "tpu":
+        return tpu.connect(layout.tpu)
     kind = layout.device_type
     visible = _visible(layout)
     try:
@@ -189,6 +192,8 @@ def check(layout: DeviceLayout) -> dict[str, object]:
         ``requested`` and ``actual`` counts and names, and whether they match.
     """
     strategy = apply(layout)
+    if layout.strategy == "tpu":
+        return _check_tpu(strategy)
     kind = layout.device_type
     visible = tf.config.get_visible_devices(kind)
     physical = [device.name.removeprefix("/physical_device:") for device in visible]
@@ -206,9 +211,21 @@ def check(layout: DeviceLayout) -> dict[str, object]:
     }
 
 
+def _check_tpu(strategy: tf.distribute.TPUStrategy) -> dict[str, object]:
+    """As `check`, for a TPU: it says itself what it has."""
+    devices = devices_of(strategy)
+    logical = [device.name for device in tf.config.list_logical_devices("TPU")]
+    counts = {"logical": len(logical), "replicas": strategy.num_replicas_in_sync}
+    return {
+        "requested": {"physical": len(logical), **counts},
+        "actual": {**counts, "physical": logical, "logical": logical, "devices": devices},
+        "matches": True,
+    }
+
+
 def devices_of(strategy: tf.distribute.Strategy) -> list[str]:
     """The devices that hold a replica, such as ``/device:CPU:0``."""
-    if not isinstance(strategy, tf.distribute.MirroredStrategy):
+    if not isinstance(strategy, tf.distribute.MirroredStrategy | tf.distribute.TPUStrategy):
         kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
         return [f"/device:{kind}:0"]
     return [f"/device:{name.split('/device:')[-1]}" for name in strategy.extended.worker_devices]

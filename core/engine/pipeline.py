@@ -100,6 +100,9 @@ def batches(
 
     if strategy.num_replicas_in_sync == 1:
         return Batches(shards(0, 1), epoch, steps, examples)
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        # It knows no replication mode PER_REPLICA, and cuts whole batches itself.
+        return Batches(strategy.experimental_distribute_dataset(shards(0, 1)), epoch, steps, examples)
     dataset = strategy.distribute_datasets_from_function(
         lambda context: shards(context.input_pipeline_id, context.num_input_pipelines),
         tf.distribute.InputOptions(
