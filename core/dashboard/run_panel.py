@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import streamlit as st
 
-from core.analysis.criteria import accuracy_name
 from core.config import RunConfig
-from core.dashboard import charts, draft, units
+from core.dashboard import charts, units
 from core.dashboard.frame import LOOKS, badge, boundary, plain, problem, run_share
 from core.dashboard.live import RunView, view
-from core.dashboard.stopping import choose_lines, chosen_thresholds, lines, stopping
 from core.store import Job, Status, Store
 
-_TOP_K = ("sparse_top_k_categorical_accuracy", "top_k_categorical_accuracy")
+_ACCURACIES = {
+    "sparse_categorical_accuracy": "Accuracy",
+    "sparse_top_k_categorical_accuracy": "Top-5 accuracy",
+}
 _AXES: dict[charts.Axis, str] = {"epoch": "Epochs", "step": "Steps"}
 _DATASETS = {"reuters": "Reuters newswires", "synthetic": "synthetic newswires"}
 
@@ -56,8 +57,6 @@ def live_panel(store: Store, run_id: str, seen: Status) -> None:
         with st.container(key="run_curves"):
             if job.status is not Status.QUEUED:
                 _curves(shown)
-        with st.container(key="run_stopping"):
-            stopping(shown)
         _log(store, job)
 
 
@@ -144,7 +143,7 @@ def _figures(shown: RunView) -> None:
         return
     if history and job.status.is_final:
         best = next((row for row in history if row["epoch"] == diagnosis.best_epoch), None)
-        accuracy = None if best is None else best.get(f"val_{accuracy_name(history)}")
+        accuracy = None if best is None else best.get("val_sparse_categorical_accuracy")
         with st.container(horizontal=True, gap="medium"):
             for label, text in (
                 ("Best epoch", "–" if best is None else f"{best['epoch']} of {len(history)}"),
@@ -161,55 +160,35 @@ def _figures(shown: RunView) -> None:
     st.info(plain(sentence), icon=":material/insights:")
 
 
-def _accuracies(shown: RunView) -> dict[str, str]:
-    """The accuracies that the run records, and what each is called."""
-    recorded = {name.removeprefix("val_") for row in shown.history for name in row}
-    usual = accuracy_name(shown.history) or ("" if shown.history else "sparse_categorical_accuracy")
-    top = next((name for name in _TOP_K if name in recorded or not recorded), "")
-    return {name: label for name, label in ((usual, "Accuracy"), (top, "Top-5 accuracy")) if name}
-
-
 def _curves(shown: RunView) -> None:
-    accuracies = _accuracies(shown)
-    if accuracies and draft.value("accuracy") not in accuracies:
-        st.session_state["accuracy"] = next(iter(accuracies))
     with st.container(horizontal=True, key="chart_controls"):
-        if shown.steps_per_epoch:
-            st.segmented_control(
-                "Axis",
-                list(_AXES),
-                format_func=_AXES.__getitem__,
-                key="axis",
-                required=True,
-                label_visibility="collapsed",
-                persist_state="session",
-            )
-        if len(accuracies) > 1:
-            st.segmented_control(
-                "Accuracy",
-                list(accuracies),
-                format_func=accuracies.__getitem__,
-                key="accuracy",
-                required=True,
-                label_visibility="collapsed",
-                persist_state="session",
-            )
-        choose_lines()
-    axis: charts.Axis = draft.value("axis") if shown.steps_per_epoch else "epoch"
-    thresholds = chosen_thresholds()
-    stops = lines(shown.stops(thresholds))
+        axis: charts.Axis = st.segmented_control(
+            "Axis",
+            list(_AXES),
+            format_func=_AXES.__getitem__,
+            default="epoch",
+            key="axis",
+            required=True,
+            label_visibility="collapsed",
+            persist_state="session",
+        )
+        accuracy = st.segmented_control(
+            "Accuracy",
+            list(_ACCURACIES),
+            format_func=_ACCURACIES.__getitem__,
+            default="sparse_categorical_accuracy",
+            key="accuracy",
+            required=True,
+            label_visibility="collapsed",
+            persist_state="session",
+        )
     left, right = st.columns(2)
     with left:
-        charts.show(shown.loss(axis, stops), key="loss_chart")
+        charts.show(shown.loss(axis), key="loss_chart")
     with right:
-        if accuracies:
-            charts.show(shown.accuracy(axis, stops, draft.value("accuracy")), key="accuracy_chart")
+        charts.show(shown.accuracy(axis, accuracy), key="accuracy_chart")
     if shown.history:
-        left, right = st.columns(2)
-        with left:
-            charts.show(shown.generalization_loss(axis, stops, thresholds), key="gl_chart")
-        with right:
-            charts.show(shown.gap(axis, stops), key="gap_chart")
+        charts.show(shown.gap(axis), key="gap_chart")
 
 
 def _log(store: Store, job: Job) -> None:
