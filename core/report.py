@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from core.analysis.criteria import duration_after
 from core.analysis.overfitting import diagnose
 from core.corpus import CLASSES
-from core.store import Job, Kind, Store
+from core.errors import ConfigError
+from core.store import Job, Kind, Metric, Store
+
+MAX_VALUES = 1_000_000
+"""Of an imported run: as many as the store writes in a few seconds."""
+_LAST_EPOCH = 1_000_000_000
 
 
 def history(store: Store, job: Job) -> list[dict[str, Any]]:
@@ -23,6 +30,62 @@ def history(store: Store, job: Job) -> list[dict[str, Any]]:
     return list(epochs.values())
 
 
+def classes(job: Job) -> int | None:
+    """Classes that the run's model tells apart; None where that is not known."""
+    return CLASSES if job.kind is Kind.TRAIN else job.config.get("classes")
+
+
+def add_import(
+    store: Store,
+    epochs: Sequence[Mapping[str, float | int | None]],
+    file: str,
+    num_classes: int | None = None,
+) -> str:
+    """Records the log of a training from elsewhere as a run.
+
+    Args:
+        store: Where to.
+        epochs: What `core.analysis.imported.read_history` has read.
+        file: What the log is called; the run gets this name.
+        num_classes: Classes of the model, where they are known.
+
+    Returns:
+        The run's id.
+
+    Raises:
+        ConfigError: There are too many values, or an epoch's number is beyond all reason.
+    """
+    values = sum(len(row) for row in epochs)
+    if values > MAX_VALUES:
+        raise ConfigError(
+            f"{file} holds {values:,} values; a run may have {MAX_VALUES:,}.",
+            "Leave out metrics, or log by epoch instead of by batch.",
+        )
+    last = max(int(row["epoch"] or 0) for row in epochs)
+    if last > _LAST_EPOCH:
+        raise ConfigError(
+            f"{file} has an epoch {last:.3g}; at most {_LAST_EPOCH:,} are counted.",
+            "Correct the column epoch, or remove it: the rows are then numbered in order.",
+        )
+    metrics = [
+        Metric(
+            per="epoch",
+            step=int(row["epoch"] or 0) - 1,
+            epoch=int(row["epoch"] or 0) - 1,
+            split="validation" if name.startswith("val_") else "train",
+            name=name.removeprefix("val_"),
+            value=value,
+            at=0.0,
+        )
+        for row in epochs
+        for name, value in row.items()
+        if name != "epoch"
+    ]
+    return store.add_import(
+        file, {"file": file, "classes": num_classes}, metrics, duration_after(epochs, -1) or None
+    )
+
+
 def report(store: Store, run_id: str) -> dict[str, Any]:
     """A run with its configuration, model, history and diagnosis.
 
@@ -34,13 +97,14 @@ def report(store: Store, run_id: str) -> dict[str, Any]:
     result = job.result or {}
     return {
         "run_id": job.id,
+        "name": job.name,
         "status": str(job.status),
         "config": job.config,
         "model": {key: result.get(key) for key in ("params", "layers")},
         **{key: result.get(key) for key in ("steps_per_epoch", "validation_steps", "devices", "engine")},
         "early_stop": result.get("early_stop"),
         "history": epochs,
-        "diagnosis": diagnose(epochs, num_classes=CLASSES).to_json(),
+        "diagnosis": diagnose(epochs, num_classes=classes(job)).to_json(),
         "error": job.error,
         "duration_s": job.duration_s,
     }

@@ -1,8 +1,8 @@
 """The run store: one SQLite file that the dashboard, the command line and the engines share.
 
 Work is a row in the table ``jobs``. Whoever wants something done inserts a row; an engine process claims
-it in one transaction, runs it and writes the outcome. A run is a job of kind ``train``. Nothing
-outside this module speaks SQL.
+it in one transaction, runs it and writes the outcome. A run is a job of kind ``train``, or of kind
+``import``: a training from elsewhere, over from the start. Nothing outside this module speaks SQL.
 """
 
 from __future__ import annotations
@@ -75,6 +75,13 @@ _MIGRATIONS = [
         job TEXT
     );
     """,
+    """
+    ALTER TABLE jobs ADD COLUMN name TEXT NOT NULL DEFAULT '';
+    ALTER TABLE jobs ADD COLUMN place INTEGER;
+    UPDATE jobs SET place = (
+        SELECT count(*) FROM jobs AS earlier WHERE earlier.kind = 'train' AND earlier.number <= jobs.number
+    ) WHERE kind = 'train';
+    """,
 ]
 
 _BUSY_TIMEOUT_S = 10.0
@@ -92,6 +99,12 @@ class Kind(StrEnum):
     CHECK = "check"
     """Try a device layout."""
     TRAIN = "train"
+    IMPORT = "import"
+    """A training from elsewhere, of which the log was read."""
+
+
+RUNS = (Kind.TRAIN, Kind.IMPORT)
+"""Jobs with curves to look at."""
 
 
 class Status(StrEnum):
@@ -142,8 +155,17 @@ class Job:
     heartbeat_at: float | None
     engine_id: str | None
     stop_requested_at: float | None
+    name: str
+    """Of a run, when somebody has given it one."""
+    place: int | None
+    """Of a run among the runs in the order of their beginning, from 1; never changes while it exists."""
     pid: int | None
     """Of the engine process, while the job runs."""
+
+    @property
+    def title(self) -> str:
+        """What people call the run: its name, else its id."""
+        return self.name or self.id
 
     @property
     def duration_s(self) -> float | None:
@@ -328,10 +350,70 @@ class Store:
         job_id = secrets.token_hex(4)
         with self._write() as connection:
             connection.execute(
-                "INSERT INTO jobs (id, kind, status, config, created_at) VALUES (?, ?, ?, ?, ?)",
-                (job_id, kind, Status.QUEUED, _to_json(config), time.time()),
+                f"INSERT INTO jobs (id, kind, status, config, created_at, place)"
+                f" VALUES (?, ?, ?, ?, ?, {_PLACE})",
+                (job_id, kind, Status.QUEUED, _to_json(config), time.time(), kind in RUNS),
             )
         return job_id
+
+    def add_import(
+        self, name: str, config: dict[str, Any], metrics: Iterable[Metric], duration_s: float | None
+    ) -> str:
+        """Records a training from elsewhere as a completed run.
+
+        Args:
+            name: What it is called.
+            config: Where it comes from, as plain JSON values.
+            metrics: Its values.
+            duration_s: How long it took, where that is known.
+
+        Returns:
+            The run's id.
+        """
+        job_id, now = secrets.token_hex(4), time.time()
+        started_at = None if duration_s is None else now - duration_s
+        with self._write() as connection:
+            cursor = connection.execute(
+                "INSERT INTO jobs"
+                " (id, kind, status, config, created_at, started_at, finished_at, name, place)"
+                f" VALUES (?, ?, ?, ?, ?, ?, ?, ?, {_PLACE})",
+                (
+                    job_id,
+                    Kind.IMPORT,
+                    Status.COMPLETED,
+                    _to_json(config),
+                    now,
+                    started_at,
+                    now,
+                    name,
+                    True,
+                ),
+            )
+            assert cursor.lastrowid is not None
+            _add_metrics(connection, cursor.lastrowid, metrics)
+        return job_id
+
+    def rename(self, job_id: str, name: str) -> None:
+        """Gives a run a name; an empty one takes it away."""
+        with self._write() as connection:
+            connection.execute(
+                f"UPDATE jobs SET name = ? WHERE id = ? AND kind IN ({_marks(RUNS)})", (name, job_id, *RUNS)
+            )
+
+    def delete(self, job_ids: Sequence[str]) -> list[str]:
+        """Deletes runs with their metrics and logs; those that have not ended are left alone.
+
+        Returns:
+            The ids of those that were deleted.
+        """
+        final = [status for status in Status if status.is_final]
+        with self._write() as connection:
+            rows = connection.execute(
+                f"DELETE FROM jobs WHERE id IN ({_marks(job_ids)}) AND kind IN ({_marks(RUNS)})"
+                f" AND status IN ({_marks(final)}) RETURNING id",
+                (*job_ids, *RUNS, *final),
+            ).fetchall()
+        return [row["id"] for row in rows]
 
     def job(self, job_id: str) -> Job:
         """The job with this id.
@@ -497,14 +579,7 @@ class Store:
             True when somebody has asked for the job to stop.
         """
         with self._write() as connection:
-            connection.executemany(
-                "INSERT INTO metrics (job, per, step, epoch, split, name, value, at)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                [
-                    (job.number, m.per, m.step, m.epoch, m.split, m.name, _finite(m.value), m.at)
-                    for m in metrics
-                ],
-            )
+            _add_metrics(connection, job.number, metrics)
             connection.executemany(
                 "INSERT INTO logs (job, at, level, source, text) VALUES (?, ?, ?, ?, ?)",
                 [(job.number, line.at, line.level, line.source, line.text) for line in logs],
@@ -561,6 +636,24 @@ class Store:
             ).fetchone()
         return int(row[0])
 
+    def best_epochs(self) -> dict[int, tuple[int, float]]:
+        """Zero-based epoch and value of the lowest validation loss of every run, by the job's number."""
+        with self._read() as connection:
+            # CROSS JOIN keeps SQLite from scanning the metrics of every step.
+            rows = connection.execute(
+                f"""
+                SELECT number, epoch, value FROM (
+                    SELECT jobs.number, metrics.epoch, metrics.value,
+                        row_number() OVER (PARTITION BY jobs.number ORDER BY value, epoch) AS rank
+                    FROM jobs CROSS JOIN metrics ON metrics.job = jobs.number AND metrics.per = 'epoch'
+                    WHERE jobs.kind IN ({_marks(RUNS)}) AND metrics.split = 'validation'
+                        AND metrics.name = 'loss' AND metrics.value IS NOT NULL
+                ) WHERE rank = 1
+                """,
+                RUNS,
+            ).fetchall()
+        return {row["number"]: (row["epoch"], row["value"]) for row in rows}
+
     def logs(self, job: Job, *, after: int = 0, limit: int = 2_000) -> list[LogLine]:
         """The newest lines of a job's log after the line with id `after`, oldest first."""
         with self._read() as connection:
@@ -609,6 +702,17 @@ class Store:
         with self._read() as connection:
             rows = connection.execute("SELECT * FROM engines ORDER BY started_at").fetchall()
         return [Engine(**row) for row in rows]
+
+
+_PLACE = "CASE WHEN ? THEN (SELECT coalesce(max(place), 0) + 1 FROM jobs) END"
+"""The next place among the runs, for a job that is one."""
+
+
+def _add_metrics(connection: sqlite3.Connection, job: int, metrics: Iterable[Metric]) -> None:
+    connection.executemany(
+        "INSERT INTO metrics (job, per, step, epoch, split, name, value, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        [(job, m.per, m.step, m.epoch, m.split, m.name, _finite(m.value), m.at) for m in metrics],
+    )
 
 
 def _job(row: sqlite3.Row) -> Job:

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from streamlit.testing.v1 import AppTest
 
 from core.launcher import Launcher
 from core.store import Job, Kind, Store
+from tests.page_app import Open, sound
 
 ROOT = Path(__file__).parent.parent
 
@@ -31,6 +33,23 @@ def store(home: Path) -> Iterator[Store]:
     store = Store(home)
     yield store
     store.close()
+
+
+@pytest.fixture
+def show(home: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
+    """Opens a page of a dashboard that starts no engines."""
+    monkeypatch.setenv("MIRRORBOARD_HOME", str(home))
+    monkeypatch.setenv("MIRRORBOARD_WATCH", "1")
+
+    def open_page(script: str, **query: str) -> AppTest:
+        app = AppTest.from_file(str(ROOT / "streamlit_app.py"), default_timeout=20)
+        for name, value in query.items():
+            app.query_params[name.replace("__", ".")] = value
+        if script != "streamlit_app.py":
+            app.switch_page(script)
+        return sound(app.run())
+
+    return open_page
 
 
 @pytest.fixture

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import ast
 import base64
-import json
 import math
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from streamlit.testing.v1 import AppTest
 
 from core.config import DeviceLayout, RunConfig
 from core.dashboard import draft, units
@@ -26,6 +22,7 @@ from core.dashboard.charts.training import _extremes
 from core.errors import DownloadFailed
 from core.store import Job, Kind, Metric, Status, Store
 from tests.conftest import ROOT
+from tests.page_app import Open, charts, drawings, sound, texts
 from tests.recorded import DESCRIPTION, MACHINE, answered, claimed, finished_run, prepared, running_run
 
 PAGES = {
@@ -35,57 +32,6 @@ PAGES = {
     "pages/model.py": "Model",
     "pages/training.py": "Training",
 }
-
-Open = Callable[..., AppTest]
-
-
-@pytest.fixture
-def show(home: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
-    """Opens a page of a dashboard that starts no engines."""
-    monkeypatch.setenv("MIRRORBOARD_HOME", str(home))
-    monkeypatch.setenv("MIRRORBOARD_WATCH", "1")
-
-    def open_page(script: str, **query: str) -> AppTest:
-        app = AppTest.from_file(str(ROOT / "streamlit_app.py"), default_timeout=20)
-        for name, value in query.items():
-            app.query_params[name.replace("__", ".")] = value
-        if script != "streamlit_app.py":
-            app.switch_page(script)
-        return sound(app.run())
-
-    return open_page
-
-
-def sound(app: AppTest) -> AppTest:
-    """The page ran to its end; what it could not do it said."""
-    assert not app.exception, app.exception
-    assert not [error.value for error in app.error if "This part of the page failed" in error.value]
-    return app
-
-
-def texts(app: AppTest) -> str:
-    """All that stands on the page, Markdown's escapes taken out."""
-    parts = [*app.markdown, *app.caption, *app.info, *app.warning, *app.error, *app.success, *app.title]
-    return "\n".join(str(part.value) for part in parts).replace("\\", "")
-
-
-def charts(app: AppTest) -> dict[str, dict[str, Any]]:
-    """The charts on the page, by title, as the browser gets them."""
-    found = {}
-    for element in app.get("bidi_component"):
-        if element.proto.component_name == "mirrorboard_chart":
-            content = json.loads(element.proto.bytes)
-            found[content["title"]] = content
-    return found
-
-
-def drawings(app: AppTest) -> str:
-    return "\n".join(
-        element.proto.json
-        for element in app.get("bidi_component")
-        if element.proto.component_name == "mirrorboard_drawing"
-    )
-
 
 # The frame
 
@@ -333,13 +279,31 @@ def test_layout_check(show: Open, store: Store) -> None:
         "devices": ["/device:CPU:0"],
     }
     wanted = {"physical": 1, "logical": 2, "replicas": 2}
-    result = {"requested": wanted, "actual": actual, "matches": False, "log": ["One device."]}
+    tries = [
+        {"device": "CPU:0", "op": "matmul", "ok": True, "error": "", "ms": 0.25},
+        {"device": "CPU:0", "op": "embedding", "ok": False, "error": "No kernel.", "ms": None},
+        {"device": "CPU:0", "op": "convolution", "ok": True, "error": "", "ms": 1.0},
+    ]
+    result = {
+        "requested": wanted,
+        "actual": actual,
+        "matches": False,
+        "self_test": tries,
+        "log": ["One device."],
+    }
     taken = store.claim([Kind.CHECK], "somebody")
     assert taken is not None
     store.finish(taken.id, Status.COMPLETED, result=result)
     app.run()
     assert "TensorFlow made something else of this layout" in texts(app)
     assert app.table[1].value["Actual"].tolist() == ["1", "1", "1"]
+    assert app.table[2].value.iloc[0].to_dict() == {
+        "Device": "CPU:0",
+        "Matrix product": "passed, 0.2 ms",
+        "Embedding": "failed",
+        "Convolution": "passed, 1.0 ms",
+    }
+    assert "CPU:0 failed at the embedding. No kernel." in texts(app)
 
 
 # Data
@@ -492,7 +456,10 @@ def test_run_that_is_over_shows_its_charts(show: Open, store: Store, status: Sta
     assert [trace["name"] for trace in loss["data"]] == [
         "each batch", "batches, smoothed", "training", "validation"
     ]  # fmt: skip
-    assert {shape["x0"] for shape in loss["layout"]["shapes"]} == {3}
+    # Best epoch, GL_2 and GL_5 together, GL_20, and the region of overfitting.
+    assert sorted((shape["x0"], shape["x1"]) for shape in loss["layout"]["shapes"]) == [
+        (3, 3), (4, 4), (4, 10), (5, 5)
+    ]  # fmt: skip
     assert "Generalization gap: validation loss minus training loss" in shown
     failed = status in (Status.FAILED, Status.LOST)
     assert ("Out of memory." in texts(app)) is failed
@@ -505,7 +472,7 @@ def test_steps_and_top_5(show: Open, store: Store) -> None:
     app.button_group(key="axis").set_value("step").run()
     loss = charts(app)["Loss: training against validation"]["figure"]
     assert loss["layout"]["xaxis"]["title"]["text"] == "Training step"
-    assert loss["layout"]["shapes"][0]["x0"] == 3 * 281
+    assert 3 * 281 in [shape["x0"] for shape in loss["layout"]["shapes"]]
     app.button_group(key="accuracy").set_value("sparse_top_k_categorical_accuracy").run()
     assert "Top-5 accuracy: training against validation" in charts(sound(app))
 

@@ -32,7 +32,7 @@ _EXPECTED = (
 )
 
 
-def read_history(source: Path | bytes, name: str = "") -> list[Row]:
+def read_history(source: Path | bytes | Mapping[str, bytes], name: str = "") -> list[Row]:
     """Reads the epochs of a training from a log of Keras's.
 
     Which kind it is shows in its content:
@@ -47,7 +47,8 @@ def read_history(source: Path | bytes, name: str = "") -> list[Row]:
     second fit appended to the first one's file, are numbered by their place.
 
     Args:
-        source: A file, a folder of event files, or a file's content.
+        source: A file, a folder of event files, a file's content, or the contents of all the event files of
+            one training by their names.
         name: What messages call it; a path's own name where it is empty.
 
     Raises:
@@ -56,6 +57,15 @@ def read_history(source: Path | bytes, name: str = "") -> list[Row]:
     if isinstance(source, bytes):
         _check_size(len(source), name)
         contents = {name: source}
+    elif isinstance(source, Mapping):
+        contents = dict(source)
+        name = name or " and ".join(contents)
+        _check_size(sum(map(len, contents.values())), name)
+        if len(contents) > 1 and not all(map(is_event_file, contents.values())):
+            raise ConfigError(
+                f"{name} are not all event files, so they are not the log of one training.",
+                "Read logs of other kinds one at a time.",
+            )
     else:
         name = name or source.name
         contents = _load(source, name)

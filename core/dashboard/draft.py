@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 from urllib.parse import urlencode
 
 import streamlit as st
@@ -49,11 +49,14 @@ class _Setting:
         if isinstance(value, int | float) and not isinstance(value, bool):
             value = max(value, self.low) if self.low is not None else value
             value = min(value, self.high) if self.high is not None else value
-        try:
-            value = self.adapter.validate_python(value)
-        except ValidationError:
-            return self.default
-        return list(value) if isinstance(value, tuple) else value
+        # "5" may be meant as a number or as the text that it is.
+        for meant in (value, text):
+            try:
+                value = self.adapter.validate_python(meant)
+            except ValidationError:
+                continue
+            return list(value) if isinstance(value, tuple) else value
+        return self.default
 
 
 def _settings() -> dict[str, _Setting]:
@@ -81,6 +84,21 @@ def _setting(field: FieldInfo) -> _Setting:
 
 
 _SETTINGS = _settings()
+_VIEWS = {
+    name: _Setting(default, None, None, TypeAdapter(cast("Any", kind)))
+    for name, default, kind in (
+        ("axis", "epoch", Literal["epoch", "step"]),
+        ("accuracy", "", str),
+        ("stops", ["GL"], list[Literal["GL", "PQ", "UP", "patience"]]),
+        ("stop.gl", "2, 5, 20", str),
+        ("stop.pq", "0.5", str),
+        ("stop.up", "1, 2", str),
+        ("stop.k", "5, 2", str),
+        ("stop.patience", "2, 3, 5", str),
+    )
+}
+"""How runs are looked at: widget values that are no settings of a run, but belong in the address as well."""
+_ADDRESSED = {**_SETTINGS, **_VIEWS}
 _CHOSEN_RUN = "run"
 _PAGE = "page"
 
@@ -92,7 +110,7 @@ def restore(page: str) -> None:
         page: The page that is drawn. The address chooses the run when the viewer arrives there; later it only
             follows what the viewer chooses, a moment behind.
     """
-    for name, setting in _SETTINGS.items():
+    for name, setting in _ADDRESSED.items():
         if name not in st.session_state:
             text = st.query_params.get(name)
             st.session_state[name] = setting.default if text is None else setting.decoded(text)
@@ -103,9 +121,9 @@ def restore(page: str) -> None:
 
 
 def address() -> dict[str, str]:
-    """What the address must carry: settings that differ from their defaults, and the chosen run."""
+    """What the address must carry: settings and views that differ from their defaults, and the chosen run."""
     changed = {}
-    for name, setting in _SETTINGS.items():
+    for name, setting in _ADDRESSED.items():
         now = value(name)
         if now != setting.default:
             changed[name] = now if isinstance(now, str) else json.dumps(now)
@@ -135,13 +153,13 @@ def bounds(name: str) -> tuple[Any, Any]:
 
 
 def default(name: str) -> Any:
-    """A setting's default."""
-    return _SETTINGS[name].default
+    """The default of a setting or a view."""
+    return _ADDRESSED[name].default
 
 
 def value(name: str) -> Any:
-    """A setting's value at present."""
-    return st.session_state.get(name, _SETTINGS[name].default)
+    """The present value of a setting or a view."""
+    return st.session_state.get(name, _ADDRESSED[name].default)
 
 
 def values() -> dict[str, Any]:

@@ -5,23 +5,27 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import streamlit as st
 
 from core import report
+from core.analysis.criteria import Stop, Thresholds, what_would_have_happened
 from core.analysis.overfitting import Diagnosis, diagnose
 from core.config import parse_config
-from core.corpus import CLASSES
 from core.dashboard import charts
 from core.dashboard.charts import Axis, Curves, StepValues
-from core.store import Job, Store
+from core.store import Job, Kind, Store
+
+_Made = TypeVar("_Made")
 
 _FRESH_S = 0.5
 """Within this time a second viewer gets what the first one's refresh has read."""
+_MOST_KEPT = 64
+"""Charts and tables kept of one run: viewers may choose among many thresholds."""
 
 
 class RunView:
@@ -41,7 +45,7 @@ class RunView:
         self._read_at = 0.0
         self._last_id = {"step": 0, "epoch": 0}
         self._steps: dict[str, tuple[array[int], array[float]]] = {}
-        self._charts: dict[tuple[Any, ...], bytes] = {}
+        self._made: dict[tuple[Any, ...], Any] = {}
         self.job: Job = store.job(run_id)
         self.history: list[dict[str, Any]] = []
         self.diagnosis: Diagnosis = diagnose([])
@@ -61,12 +65,12 @@ class RunView:
                 values.append(np.nan if row.value is None else row.value)
             if epochs:
                 self.history = report.history(self._store, self.job)
-                self.diagnosis = diagnose(self.history, num_classes=CLASSES)
+                self.diagnosis = diagnose(self.history, num_classes=report.classes(self.job))
             for rows in (steps, epochs):
                 if rows:
                     self._last_id[rows[-1].per] = rows[-1].id
             if steps or epochs or self.job.status is not before.status:
-                self._charts.clear()
+                self._made.clear()
             self._read_at = time.monotonic()
 
     def _has_just_changed(self) -> bool:
@@ -75,36 +79,55 @@ class RunView:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Training steps in an epoch; 1 until the engine has said it."""
-        return int((self.job.result or {}).get("steps_per_epoch") or 1)
+        """Training steps in an epoch; 1 until the engine says it, 0 where a log from elsewhere does not."""
+        return 0 if self.job.kind is Kind.IMPORT else int((self.job.result or {}).get("steps_per_epoch") or 1)
 
-    def loss(self, axis: Axis) -> bytes:
-        """The chart of training and validation loss."""
-        return self._drawn(
-            ("loss", axis), lambda: charts.loss_curve(self._curves(axis), self._batches("loss"))
+    def stops(self, thresholds: Thresholds) -> list[Stop]:
+        """What would have happened under each stopping rule."""
+        return self._once(("stops", thresholds), lambda: what_would_have_happened(self.history, thresholds))
+
+    def loss(self, axis: Axis, stops: Mapping[str, int]) -> bytes:
+        """The chart of training and validation loss, with the stop epochs of some rules."""
+        return self._once(
+            ("loss", axis, *stops.items()),
+            lambda: charts.loss_curve(self._curves(axis, stops), self._batches("loss")),
         )
 
-    def accuracy(self, axis: Axis, name: str) -> bytes:
+    def accuracy(self, axis: Axis, stops: Mapping[str, int], name: str) -> bytes:
         """The chart of training and validation accuracy of one kind."""
-        return self._drawn(
-            (name, axis), lambda: charts.accuracy_curve(self._curves(axis), self._batches(name), name)
+        return self._once(
+            (name, axis, *stops.items()),
+            lambda: charts.accuracy_curve(self._curves(axis, stops), self._batches(name), name),
         )
 
-    def gap(self, axis: Axis) -> bytes:
+    def gap(self, axis: Axis, stops: Mapping[str, int]) -> bytes:
         """The chart of the generalization gap."""
-        return self._drawn(("gap", axis), lambda: charts.gap_curve(self._curves(axis)))
+        return self._once(("gap", axis, *stops.items()), lambda: charts.gap_curve(self._curves(axis, stops)))
 
-    def _curves(self, axis: Axis) -> Curves:
-        planned = parse_config(self.job.config).training.epochs
+    def generalization_loss(self, axis: Axis, stops: Mapping[str, int], thresholds: Thresholds) -> bytes:
+        """The chart of GL with its thresholds."""
+        alphas = thresholds.generalization_loss
+        return self._once(
+            ("GL", axis, alphas, *stops.items()),
+            lambda: charts.generalization_loss_curve(self._curves(axis, stops), alphas),
+        )
+
+    def _curves(self, axis: Axis, stops: Mapping[str, int]) -> Curves:
         if self.job.status.is_final:
             planned = max(len(self.history), 1)
-        return Curves(self.job.id, self.history, self.diagnosis, axis, self.steps_per_epoch, planned)
+        else:
+            planned = parse_config(self.job.config).training.epochs
+        return Curves(self.job.id, self.history, self.diagnosis, axis, self.steps_per_epoch, planned, stops)
 
-    def _drawn(self, key: tuple[Any, ...], draw: Callable[[], bytes]) -> bytes:
+    def _once(self, key: tuple[Any, ...], make: Callable[[], _Made]) -> _Made:
+        """What was made under this key since the last new row, or makes it."""
         with self._lock:
-            if key not in self._charts:
-                self._charts[key] = draw()
-            return self._charts[key]
+            if key not in self._made:
+                if len(self._made) >= _MOST_KEPT:
+                    self._made.clear()
+                self._made[key] = make()
+            made: _Made = self._made[key]
+            return made
 
     def _batches(self, name: str) -> StepValues:
         steps, values = self._steps.get(name, (array("q"), array("d")))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import streamlit as st
 
+from core.analysis.criteria import accuracy_name
 from core.config import RunConfig
-from core.dashboard import charts, units
+from core.dashboard import charts, draft, units
 from core.dashboard.frame import LOOKS, badge, boundary, plain, problem, run_share
 from core.dashboard.live import RunView, view
-from core.store import Job, Status, Store
+from core.dashboard.stopping import choose_lines, chosen_thresholds, lines, stopping
+from core.store import Job, Kind, Status, Store
 
 _ACCURACIES = {
     "sparse_categorical_accuracy": "Accuracy",
@@ -57,6 +59,8 @@ def live_panel(store: Store, run_id: str, seen: Status) -> None:
         with st.container(key="run_curves"):
             if job.status is not Status.QUEUED:
                 _curves(shown)
+        with st.container(key="run_stopping"):
+            stopping(shown)
         _log(store, job)
 
 
@@ -143,7 +147,7 @@ def _figures(shown: RunView) -> None:
         return
     if history and job.status.is_final:
         best = next((row for row in history if row["epoch"] == diagnosis.best_epoch), None)
-        accuracy = None if best is None else best.get("val_sparse_categorical_accuracy")
+        accuracy = None if best is None else best.get(f"val_{accuracy_name(history)}")
         with st.container(horizontal=True, gap="medium"):
             for label, text in (
                 ("Best epoch", "–" if best is None else f"{best['epoch']} of {len(history)}"),
@@ -160,35 +164,55 @@ def _figures(shown: RunView) -> None:
     st.info(plain(sentence), icon=":material/insights:")
 
 
+def _accuracies(shown: RunView) -> dict[str, str]:
+    """The accuracies that the run records, and what each is called."""
+    if shown.job.kind is Kind.TRAIN:
+        return _ACCURACIES
+    name = accuracy_name(shown.history)
+    return {name: "Accuracy"} if name else {}
+
+
 def _curves(shown: RunView) -> None:
+    accuracies = _accuracies(shown)
+    if accuracies and draft.value("accuracy") not in accuracies:
+        st.session_state["accuracy"] = next(iter(accuracies))
     with st.container(horizontal=True, key="chart_controls"):
-        axis: charts.Axis = st.segmented_control(
-            "Axis",
-            list(_AXES),
-            format_func=_AXES.__getitem__,
-            default="epoch",
-            key="axis",
-            required=True,
-            label_visibility="collapsed",
-            persist_state="session",
-        )
-        accuracy = st.segmented_control(
-            "Accuracy",
-            list(_ACCURACIES),
-            format_func=_ACCURACIES.__getitem__,
-            default="sparse_categorical_accuracy",
-            key="accuracy",
-            required=True,
-            label_visibility="collapsed",
-            persist_state="session",
-        )
+        if shown.steps_per_epoch:
+            st.segmented_control(
+                "Axis",
+                list(_AXES),
+                format_func=_AXES.__getitem__,
+                key="axis",
+                required=True,
+                label_visibility="collapsed",
+                persist_state="session",
+            )
+        if len(accuracies) > 1:
+            st.segmented_control(
+                "Accuracy",
+                list(accuracies),
+                format_func=accuracies.__getitem__,
+                key="accuracy",
+                required=True,
+                label_visibility="collapsed",
+                persist_state="session",
+            )
+        choose_lines()
+    axis: charts.Axis = draft.value("axis") if shown.steps_per_epoch else "epoch"
+    thresholds = chosen_thresholds()
+    stops = lines(shown.stops(thresholds))
     left, right = st.columns(2)
     with left:
-        charts.show(shown.loss(axis), key="loss_chart")
+        charts.show(shown.loss(axis, stops), key="loss_chart")
     with right:
-        charts.show(shown.accuracy(axis, accuracy), key="accuracy_chart")
+        if accuracies:
+            charts.show(shown.accuracy(axis, stops, draft.value("accuracy")), key="accuracy_chart")
     if shown.history:
-        charts.show(shown.gap(axis), key="gap_chart")
+        left, right = st.columns(2)
+        with left:
+            charts.show(shown.generalization_loss(axis, stops, thresholds), key="gl_chart")
+        with right:
+            charts.show(shown.gap(axis, stops), key="gap_chart")
 
 
 def _log(store: Store, job: Job) -> None:

@@ -2,7 +2,15 @@
 
 from core.dashboard.charts.component import chart, install_plotly_js, show
 from core.dashboard.charts.datasets import class_distribution, length_histogram
-from core.dashboard.charts.training import Axis, Curves, StepValues, accuracy_curve, gap_curve, loss_curve
+from core.dashboard.charts.training import (
+    Axis,
+    Curves,
+    StepValues,
+    accuracy_curve,
+    gap_curve,
+    generalization_loss_curve,
+    loss_curve,
+)
 
 __all__ = [
     "Axis",
@@ -12,6 +20,7 @@ __all__ = [
     "chart",
     "class_distribution",
     "gap_curve",
+    "generalization_loss_curve",
     "install_plotly_js",
     "length_histogram",
     "loss_curve",

@@ -1,8 +1,8 @@
-"""Charts of a run: loss, accuracy and generalization gap, with the best epoch marked."""
+"""Charts of a run: loss, accuracy and what they say of generalization, with the epochs that matter marked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,6 +22,12 @@ _MOST_POINTS = 3_000
 """Batches drawn at most; a screen has fewer pixels."""
 _ROOM = 10
 """Epochs that the x axis has room for at least."""
+_MOST_MARKERS = 200
+"""Epochs up to which each has a marker."""
+_STRIP = 210
+"""Height of a small chart in pixels."""
+_APART = 0.07
+"""Share of an axis that two labels must be apart to have one each."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,7 @@ class Curves:
         axis: What the x axis counts.
         steps_per_epoch: Training steps in an epoch.
         planned: Epochs that the run will have when it goes on; those it has when it is over.
+        stops: One-based epoch after which each stopping criterion to be marked would have stopped.
     """
 
     run_id: str
@@ -51,16 +58,12 @@ class Curves:
     axis: Axis
     steps_per_epoch: int
     planned: int
+    stops: Mapping[str, int]
 
     @property
     def scale(self) -> int:
         """Units of the x axis in an epoch."""
         return 1 if self.axis == "epoch" else self.steps_per_epoch
-
-    @property
-    def x(self) -> list[int]:
-        """Where each epoch ends."""
-        return [row["epoch"] * self.scale for row in self.history]
 
     @property
     def end(self) -> int:
@@ -83,7 +86,8 @@ def loss_curve(curves: Curves, batches: StepValues) -> bytes:
     """
     figure = _figure(curves, batches, "loss", digits=3)
     figure.update_yaxes(title_text="Cross-entropy loss (nats)", rangemode="tozero")
-    _annotate(figure, curves)
+    # Below the label of the best epoch, where a loss curve seldom is.
+    _annotate(figure, curves, labels_at=1)
     return chart(_finish(figure, curves), "Loss: training against validation", _in_words("loss", curves))
 
 
@@ -96,8 +100,8 @@ def accuracy_curve(curves: Curves, batches: StepValues, name: str) -> bytes:
         name: Which accuracy, as Keras names it.
     """
     figure = _figure(curves, batches, name, digits=4)
-    figure.update_yaxes(title_text="Accuracy (share of newswires)", tickformat=".0%")
-    _annotate(figure, curves)
+    figure.update_yaxes(title_text="Accuracy (share of examples)", tickformat=".0%")
+    _annotate(figure, curves, labels_at=0)
     kind = "Top-5 accuracy" if "top_k" in name else "Accuracy"
     return chart(_finish(figure, curves), f"{kind}: training against validation", _in_words(name, curves))
 
@@ -105,19 +109,7 @@ def accuracy_curve(curves: Curves, batches: StepValues, name: str) -> bytes:
 def gap_curve(curves: Curves) -> bytes:
     """The generalization gap, validation loss minus training loss, by epoch."""
     gaps = curves.diagnosis.gap
-    figure = go.Figure(
-        go.Scatter(
-            x=curves.x,
-            y=_floats(gaps),
-            mode="lines+markers",
-            line={"color": "var(--st-violet-color)", "width": 2},
-            fill="tozeroy",
-            fillcolor="var(--st-violet-background-color)",
-            customdata=curves.epochs,
-            hovertemplate="epoch %{customdata}: gap %{y:+.3f} nats<extra></extra>",
-            showlegend=False,
-        )
-    )
+    figure = _strip(curves, gaps, "violet", "epoch %{customdata}: gap %{y:+.3f} nats<extra></extra>")
     figure.update_yaxes(title_text="Gap (nats)")
     _annotate(figure, curves)
     last = next((gap for gap in reversed(gaps) if gap is not None), None)
@@ -127,10 +119,71 @@ def gap_curve(curves: Curves) -> bytes:
             f"Validation loss minus training loss is {last:+.3f} nats after epoch {curves.epochs[-1]}."
         )
     return chart(
-        _finish(figure, curves, height=210),
+        _finish(figure, curves, height=_STRIP),
         "Generalization gap: validation loss minus training loss",
         description,
     )
+
+
+def generalization_loss_curve(curves: Curves, thresholds: Sequence[float]) -> bytes:
+    """Prechelt's GL by epoch, with the thresholds at which training would have stopped.
+
+    Args:
+        curves: The run.
+        thresholds: α of each GL_α, in percent.
+    """
+    values = curves.diagnosis.generalization_loss
+    figure = _strip(curves, values, "blue", "epoch %{customdata}: GL %{y:.1f} %<extra></extra>")
+    known = [value for value in values if value is not None]
+    top = 1.08 * max([*known, *thresholds, 1.0])
+    for height, names in _grouped([(alpha, f"GL_{alpha:g}") for alpha in thresholds], _APART * 2 * top):
+        figure.add_annotation(
+            x=1,
+            xref="paper",
+            xanchor="right",
+            y=height,
+            yanchor="bottom",
+            text=names,
+            showarrow=False,
+            font_size=10,
+            bgcolor="var(--st-background-color)",
+            opacity=0.85,
+        )
+    for alpha in thresholds:
+        figure.add_hline(y=alpha, line={"width": 1, "dash": "dash", "color": "var(--st-text-color)"})
+    figure.update_yaxes(title_text="GL (%)", range=[-0.04 * top, top])
+    _annotate(figure, curves)
+    description = "No epoch has ended yet."
+    if known:
+        description = f"GL is at most {max(known):,.1f} %; the thresholds are {_listed(thresholds)} %."
+    return chart(
+        _finish(figure, curves, height=_STRIP),
+        "Generalization loss GL: percent above the lowest validation loss so far",
+        description,
+    )
+
+
+def _strip(curves: Curves, values: Sequence[float | None], colour: str, hover: str) -> go.Figure:
+    return go.Figure(
+        _by_epoch(
+            curves,
+            values,
+            line={"color": f"var(--st-{colour}-color)", "width": 2},
+            fill="tozeroy",
+            fillcolor=f"var(--st-{colour}-background-color)",
+            hovertemplate=hover,
+            showlegend=False,
+        )
+    )
+
+
+def _by_epoch(curves: Curves, values: Sequence[float | None], **looks: Any) -> go.Scatter:
+    """A trace with one value an epoch, or of the highest and lowest where there are too many to be seen."""
+    y = _floats(values)
+    shown = _extremes(y, _MOST_POINTS)
+    epochs = np.array(curves.epochs, np.int64)[shown].astype(np.int32)
+    mode = "lines+markers" if len(y) <= _MOST_MARKERS else "lines"
+    return go.Scatter(x=epochs * curves.scale, y=y[shown], mode=mode, customdata=epochs, **looks)
 
 
 def _figure(curves: Curves, batches: StepValues, name: str, digits: int) -> go.Figure:
@@ -163,15 +216,15 @@ def _figure(curves: Curves, batches: StepValues, name: str, digits: int) -> go.F
     for place, (label, key, symbol) in enumerate(
         (("training", name, "circle"), ("validation", f"val_{name}", "diamond"))
     ):
-        figure.add_scatter(
-            x=curves.x,
-            y=_floats([row.get(key) for row in curves.history]),
-            name=label,
-            mode="lines+markers",
-            line={"width": 2.5, "color": f"var(--palette-{place})"},
-            marker={"size": 7, "symbol": symbol, "color": f"var(--palette-{place})"},
-            customdata=curves.epochs,
-            hovertemplate=f"epoch %{{customdata}}: %{{y:.{digits}f}}<extra>{label}</extra>",
+        figure.add_trace(
+            _by_epoch(
+                curves,
+                [row.get(key) for row in curves.history],
+                name=label,
+                line={"width": 2.5, "color": f"var(--palette-{place})"},
+                marker={"size": 7, "symbol": symbol, "color": f"var(--palette-{place})"},
+                hovertemplate=f"epoch %{{customdata}}: %{{y:.{digits}f}}<extra>{label}</extra>",
+            )
         )
     return figure
 
@@ -180,7 +233,7 @@ def _extremes(values: NDArray[np.float64], most: int) -> NDArray[np.int64]:
     """Places of at most `most` values that keep every peak: the lowest and the highest of equal stretches."""
     if len(values) <= most:
         return np.arange(len(values))
-    length = -(-2 * len(values) // most)
+    length = -(-len(values) // (most // 2))
     padded = np.pad(values, (0, -len(values) % length), mode="edge").reshape(-1, length)
     first = np.arange(len(padded)) * length
     lowest = np.where(np.isnan(padded), np.inf, padded).argmin(axis=1)
@@ -198,15 +251,22 @@ def _smoothed(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(finite, (total[end] - total[begin]) / np.maximum(count[end] - count[begin], 1), np.nan)
 
 
-def _annotate(figure: go.Figure, curves: Curves) -> None:
-    """Marks the best epoch and shades what comes after it."""
+def _annotate(figure: go.Figure, curves: Curves, labels_at: int | None = None) -> None:
+    """Marks the best epoch and the stopping criteria, and shades from where the model overfits.
+
+    Args:
+        figure: What to mark.
+        curves: The run.
+        labels_at: Where the names of the criteria stand: 0 at the foot, 1 at the top, None nowhere.
+    """
     best = curves.diagnosis.best_epoch
     if best is None or len(curves.history) < 2:  # noqa: PLR2004 - a single epoch is best by default
         return
     last = curves.epochs[-1]
     at, end = best * curves.scale, last * curves.scale
+    _mark_stops(figure, curves, labels_at)
     figure.add_vline(x=at, line={"width": 1.5, "dash": "dash", "color": "var(--st-green-color)"})
-    overfits = curves.diagnosis.overfit_from is not None
+    overfit_from = curves.diagnosis.overfit_from
     figure.add_annotation(
         x=at,
         y=1,
@@ -214,16 +274,60 @@ def _annotate(figure: go.Figure, curves: Curves) -> None:
         yanchor="top",
         xanchor="right" if best > 0.7 * last else "left",
         align="left",
-        text=f" best epoch {best} <br> overfitting after it " if overfits else f" best epoch {best} ",
+        text=f" best epoch {best} <br> overfitting after it " if overfit_from else f" best epoch {best} ",
         showarrow=False,
         font={"color": "var(--st-green-text-color)"},
         bgcolor="var(--st-background-color)",
         opacity=0.9,
     )
-    if overfits:
+    if overfit_from:
         figure.add_vrect(
-            x0=at, x1=end, line_width=0, fillcolor="var(--st-orange-color)", opacity=0.1, layer="below"
+            x0=overfit_from * curves.scale,
+            x1=end,
+            line_width=0,
+            fillcolor="var(--st-orange-color)",
+            opacity=0.1,
+            layer="below",
         )
+
+
+def _mark_stops(figure: go.Figure, curves: Curves, labels_at: int | None) -> None:
+    """A thin line where criteria would have stopped; those that coincide share it and its label."""
+    stops = [(float(epoch * curves.scale), rule) for rule, epoch in curves.stops.items()]
+    for at in {at for at, _ in stops}:
+        figure.add_vline(x=at, line={"width": 1, "dash": "dot", "color": "var(--st-text-color)"})
+    if labels_at is None:
+        return
+    for at, names in _grouped(stops, 0.6 * _APART * curves.end):
+        figure.add_annotation(
+            x=at,
+            y=labels_at,
+            yref="paper",
+            yanchor="top" if labels_at else "bottom",
+            yshift=-40 if labels_at else 4,
+            xanchor="right",
+            text=names,
+            textangle=-90,
+            showarrow=False,
+            font_size=10,
+            bgcolor="var(--st-background-color)",
+            opacity=0.85,
+        )
+
+
+def _grouped(places: Iterable[tuple[float, str]], apart: float) -> list[tuple[float, str]]:
+    """Names by place; what lies closer than `apart` to the first of a group is named with it."""
+    groups: list[tuple[float, list[str]]] = []
+    for place, name in sorted(places, key=lambda item: item[0]):
+        if groups and place - groups[-1][0] < apart:
+            groups[-1][1].append(name)
+        else:
+            groups.append((place, [name]))
+    return [(place, ", ".join(names)) for place, names in groups]
+
+
+def _listed(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
 
 
 def _finish(figure: go.Figure, curves: Curves, height: int = 360) -> go.Figure:
