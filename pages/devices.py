@@ -31,6 +31,7 @@ _TIERS = {
         "Find the TPU, connect, initialise, then as above. Pays for large batches of fixed shape.",
     ),
 }
+_OPS = {"matmul": "Matrix product", "embedding": "Embedding", "convolution": "Convolution"}
 _REDUCTIONS = {
     "auto": "Automatic",
     "hierarchical_copy": "Hierarchical copy",
@@ -204,9 +205,28 @@ def _result(job: Job, layout: DeviceLayout) -> None:
         ],
         hide_index=True,
     )
+    _self_test(result.get("self_test", []))
     if result["log"]:
         st.caption("What TensorFlow said")
         st.code("\n".join(result["log"]), language=None, wrap_lines=True)
+
+
+def _self_test(tries: list[dict[str, Any]]) -> None:
+    """What each logical device makes of the model's operations."""
+    if not tries:
+        return
+    st.caption("Each operation ran forward and backward on each logical device.")
+    rows: dict[str, dict[str, str]] = {}
+    for tried in tries:
+        row = rows.setdefault(tried["device"], {"Device": tried["device"]})
+        row[_OPS[tried["op"]]] = f"passed, {tried['ms']:.1f} ms" if tried["ok"] else "failed"
+    st.table(list(rows.values()), hide_index=True)
+    for tried in tries:
+        if not tried["ok"]:
+            problem(
+                f"{tried['device']} failed at the {_OPS[tried['op']].lower()}. {tried['error']}",
+                "Leave this device out, or look at its driver.",
+            )
 
 
 def _check(store: Store, layout: DeviceLayout, *, possible: bool) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import pytest
-from conftest import QUICK, command, json_of
+from conftest import QUICK, ROOT, command, json_of
 
 from core import corpus as corpora
 from core.config import parse_config
@@ -174,6 +178,27 @@ def test_check_shows_requested_against_actual(run_job, logical, strategy, replic
     assert job.result["matches"] is True
     if strategy == "mirrored":
         assert "Using MirroredStrategy" in " ".join(job.result["log"])
+    tries = job.result["self_test"]
+    ops = ("matmul", "embedding", "convolution")
+    assert [(t["device"], t["op"]) for t in tries] == [(f"CPU:{i}", op) for i in range(logical) for op in ops]
+    assert all(t["ok"] and t["error"] == "" and 0 < t["ms"] < 1000 for t in tries), tries
+
+
+def test_the_self_test_says_why_a_device_fails():
+    """In a process of its own: it turns soft placement off, without which the CPU would answer for a GPU."""
+    script = (
+        "import json; from core.engine import self_test;"
+        " print(json.dumps(self_test.run(['/CPU:0', '/CPU:9', '/GPU:0'])))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    tries = json.loads(done.stdout)
+    assert [t["ok"] for t in tries] == [True] * 3 + [False] * 6
+    for t in tries[3:]:
+        assert t["ms"] is None
+        assert t["error"].startswith("InvalidArgumentError: Could not satisfy device specification")
+        assert t["device"] in t["error"]
 
 
 @pytest.mark.parametrize("kind", [Kind.CHECK, Kind.TRAIN])

@@ -13,7 +13,7 @@ import psutil
 import tensorflow as tf
 
 from core.config import CrossDeviceOps, DeviceLayout, ModelConfig, RunConfig
-from core.engine import tpu
+from core.engine import self_test, tpu
 from core.errors import TrainingError, UnknownDevice
 
 _REDUCTIONS = {
@@ -189,7 +189,7 @@ def check(layout: DeviceLayout) -> dict[str, object]:
     """Applies a layout and tells what came of it.
 
     Returns:
-        ``requested`` and ``actual`` counts and names, and whether they match.
+        ``requested`` and ``actual`` counts and names, whether they match, and the devices' ``self_test``.
     """
     strategy = apply(layout)
     if layout.strategy == "tpu":
@@ -208,6 +208,7 @@ def check(layout: DeviceLayout) -> dict[str, object]:
         "requested": requested,
         "actual": {**actual, "physical": physical, "logical": logical, "devices": devices_of(strategy)},
         "matches": requested == actual,
+        "self_test": self_test.run(logical),
     }
 
 
@@ -220,6 +221,7 @@ def _check_tpu(strategy: tf.distribute.TPUStrategy) -> dict[str, object]:
         "requested": {"physical": len(logical), **counts},
         "actual": {**counts, "physical": logical, "logical": logical, "devices": devices},
         "matches": True,
+        "self_test": self_test.run(logical),
     }
 
 

@@ -208,8 +208,12 @@ class Worker:
 
     def _check(self, job: Job, outbox: Outbox) -> dict[str, Any]:
         outbox.phase = "trying the layout"
+        said = Outbox()  # the job's own outbox is emptied into the store meanwhile
+        handler = _OutboxHandler(said)
+        tf.get_logger().addHandler(handler)
         result = layout.check(parse_config({"layout": job.config}).layout)
-        return {**result, "log": [line.text for line in outbox.logs]}
+        tf.get_logger().removeHandler(handler)
+        return {**result, "log": [line.text for line in said.logs]}
 
     def _train(self, job: Job, outbox: Outbox) -> dict[str, Any]:
         return train(parse_config(job.config), self._store.home, outbox, self._stop)
