@@ -1,7 +1,7 @@
 """The command line: the same engine without a browser.
 
-``python -m core devices|train|runs|show|stop``, each with ``--json`` and ``--home``. Exit code 0: the run
-completed or was stopped; 1: it failed; 2: the configuration is invalid.
+``python -m core devices|train|runs|show|stop|diagnose``, each with ``--json`` and ``--home``. Exit code 0:
+the run completed or was stopped; 1: it failed; 2: the configuration, or the log to diagnose, is invalid.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import click
 from tqdm import tqdm
 
 from core import config as settings
+from core.analysis.imported import read_history
+from core.analysis.overfitting import diagnose as diagnose_history
 from core.config import RunConfig, parse_config
 from core.errors import ConfigError, MirrorboardError
 from core.launcher import Launcher
@@ -225,6 +227,28 @@ def stop(ctx: click.Context, run_id: str, home: Path | None, as_json: bool) -> N
         click.echo(f"Run {run_id} had ended already: {status}.")
     else:
         click.echo(f"Run {run_id} {status}.")
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--classes", type=click.IntRange(min=2), help="Classes of the model, to recognise a double softmax."
+)
+@_shared
+@click.pass_context
+def diagnose(ctx: click.Context, file: Path, classes: int | None, home: Path | None, as_json: bool) -> None:  # noqa: ARG001
+    """Say when a training from elsewhere was best, and whether it overfits.
+
+    FILE is a log of keras.callbacks.CSVLogger, a history.json, or an event file or the folder of
+    keras.callbacks.TensorBoard. Exit code 2: it cannot be read.
+    """
+    found = diagnose_history(read_history(file), num_classes=classes)
+    if _wants_json(ctx, as_json):
+        _print_json(found.to_json())
+        return
+    click.echo(found.sentence)
+    for rule, epoch in found.criteria.items():
+        click.echo(f"{rule:<14}  {'never stops' if epoch is None else f'stops after epoch {epoch}'}")
 
 
 class _Bar:

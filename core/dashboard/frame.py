@@ -28,7 +28,8 @@ _STYLE = """<style>
 /* Room for two lines, so that a longer sentence does not push the charts about. */
 .st-key-run_figures [data-testid=stAlertContainer] { min-height: 5.2rem; }
 /* One blue cannot be readable both under white and on the dark background. */
-[data-variant=segmented_control][data-selected=true] { color: inherit !important; }
+[data-variant=segmented_control][data-selected=true],
+[data-variant=pills][data-selected=true] { color: inherit !important; }
 </style>"""
 
 _ACTIVE_S = 1.0

@@ -176,7 +176,7 @@ def _curves(shown: RunView) -> None:
     accuracies = _accuracies(shown)
     if accuracies and draft.value("accuracy") not in accuracies:
         st.session_state["accuracy"] = next(iter(accuracies))
-    with st.container(horizontal=True, key="chart_controls"):
+    with st.container(horizontal=True, vertical_alignment="bottom", key="chart_controls"):
         if shown.steps_per_epoch:
             st.segmented_control(
                 "Axis",

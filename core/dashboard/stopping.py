@@ -12,7 +12,7 @@ from core.dashboard import draft, units
 from core.dashboard.frame import plain
 from core.dashboard.live import RunView
 
-_FAMILIES = {"GL": "GL", "PQ": "PQ", "UP": "UP", "patience": "Patience"}
+_FAMILIES = ("GL", "PQ", "UP", "patience")
 _MOST = 5
 """Thresholds of one kind."""
 
@@ -96,11 +96,10 @@ def choose_lines() -> None:
     """Lets the viewer choose the criteria whose stop epochs are drawn."""
     st.pills(
         "Stop lines",
-        list(_FAMILIES),
+        _FAMILIES,
         selection_mode="multi",
-        format_func=lambda name: f"Stop by {_FAMILIES[name]}",
         key="stops",
-        label_visibility="collapsed",
+        help="Criteria whose stop epochs are drawn. They are explained below the charts.",
         persist_state="session",
     )
 
