@@ -82,6 +82,17 @@ _MIGRATIONS = [
         SELECT count(*) FROM jobs AS earlier WHERE earlier.kind = 'train' AND earlier.number <= jobs.number
     ) WHERE kind = 'train';
     """,
+    """
+    CREATE TABLE samples (
+        id INTEGER PRIMARY KEY,
+        job INTEGER NOT NULL REFERENCES jobs (number) ON DELETE CASCADE,
+        at REAL NOT NULL,
+        step INTEGER NOT NULL,
+        name TEXT NOT NULL,
+        value REAL CHECK (typeof(value) IN ('real', 'null'))
+    );
+    CREATE INDEX samples_by_job ON samples (job, id)
+    """,
 ]
 
 _BUSY_TIMEOUT_S = 10.0
@@ -203,6 +214,17 @@ class Metric:
     value: float | None
     """None where the value was not finite."""
     at: float
+    id: int = 0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One value of the machine. `step` is how many steps had been trained, counted over epochs."""
+
+    at: float
+    step: int
+    name: str
+    value: float | None
     id: int = 0
 
 
@@ -564,6 +586,7 @@ class Store:
         result: dict[str, Any] | None = None,
         metrics: Iterable[Metric] = (),
         logs: Iterable[LogLine] = (),
+        samples: Iterable[Sample] = (),
     ) -> bool:
         """Writes what an engine has to say about its job, and its heartbeat, in one transaction.
 
@@ -574,6 +597,7 @@ class Store:
             result: Results that are known before the end; None keeps the last.
             metrics: Newly measured values.
             logs: New lines.
+            samples: New values of the machine.
 
         Returns:
             True when somebody has asked for the job to stop.
@@ -583,6 +607,10 @@ class Store:
             connection.executemany(
                 "INSERT INTO logs (job, at, level, source, text) VALUES (?, ?, ?, ?, ?)",
                 [(job.number, line.at, line.level, line.source, line.text) for line in logs],
+            )
+            connection.executemany(
+                "INSERT INTO samples (job, at, step, name, value) VALUES (?, ?, ?, ?, ?)",
+                [(job.number, s.at, s.step, s.name, _finite(s.value)) for s in samples],
             )
             row = connection.execute(
                 "UPDATE jobs SET heartbeat_at = ?, phase = coalesce(?, phase),"
@@ -621,6 +649,15 @@ class Store:
                 (job.number, per, after),
             ).fetchall()
         return [Metric(**row) for row in rows]
+
+    def samples(self, job: Job, *, after: int = 0) -> list[Sample]:
+        """Values of the machine while a job ran, those with a greater id than `after`."""
+        with self._read() as connection:
+            rows = connection.execute(
+                "SELECT id, at, step, name, value FROM samples WHERE job = ? AND id > ? ORDER BY id",
+                (job.number, after),
+            ).fetchall()
+        return [Sample(**row) for row in rows]
 
     def last_metric_id(self, job: Job) -> int:
         """Id of the newest value of a job, 0 when it has none."""

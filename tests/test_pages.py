@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from core.config import DeviceLayout, RunConfig
 from core.dashboard import draft, units
-from core.dashboard.charts.training import _extremes
+from core.dashboard.charts.training import extremes
 from core.errors import DownloadFailed
 from core.store import Job, Kind, Metric, Status, Store
 from tests.conftest import ROOT
@@ -515,7 +515,7 @@ def test_loss_that_is_not_finite_breaks_the_line(show: Open, store: Store) -> No
     most=st.integers(4, 50),
 )
 def test_drawn_batches_keep_every_peak(values: NDArray[np.float64], most: int) -> None:
-    shown = _extremes(values, most)
+    shown = extremes(values, most)
     assert len(shown) <= most
     assert (np.diff(shown) > 0).all()
     finite = values[np.isfinite(values)]

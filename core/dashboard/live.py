@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,8 +17,8 @@ from core.analysis.criteria import Stop, Thresholds, what_would_have_happened
 from core.analysis.overfitting import Diagnosis, diagnose
 from core.config import parse_config
 from core.dashboard import charts
-from core.dashboard.charts import Axis, Curves, StepValues
-from core.store import Job, Kind, Store
+from core.dashboard.charts import Axis, Curves, Quantity, StepValues
+from core.store import Job, Kind, Metric, Sample, Store
 
 _Made = TypeVar("_Made")
 
@@ -43,8 +43,9 @@ class RunView:
         self._store = store
         self._lock = threading.Lock()
         self._read_at = 0.0
-        self._last_id = {"step": 0, "epoch": 0}
+        self._last_id = {"step": 0, "epoch": 0, "sample": 0}
         self._steps: dict[str, tuple[array[int], array[float]]] = {}
+        self._samples: dict[str, tuple[array[int], array[float]]] = {}
         self._made: dict[tuple[Any, ...], Any] = {}
         self.job: Job = store.job(run_id)
         self.history: list[dict[str, Any]] = []
@@ -59,17 +60,18 @@ class RunView:
             steps, epochs = (
                 self._store.metrics(self.job, per=per, after=self._last_id[per]) for per in ("step", "epoch")
             )
-            for row in steps:
-                at, values = self._steps.setdefault(row.name, (array("q"), array("d")))
-                at.append(row.step)
-                values.append(np.nan if row.value is None else row.value)
+            samples = self._store.samples(self.job, after=self._last_id["sample"])
+            _append(self._steps, steps)
+            _append(self._samples, samples)
+            if samples:
+                self._last_id["sample"] = samples[-1].id
             if epochs:
                 self.history = report.history(self._store, self.job)
                 self.diagnosis = diagnose(self.history, num_classes=report.classes(self.job))
             for rows in (steps, epochs):
                 if rows:
                     self._last_id[rows[-1].per] = rows[-1].id
-            if steps or epochs or self.job.status is not before.status:
+            if steps or epochs or samples or self.job.status is not before.status:
                 self._made.clear()
             self._read_at = time.monotonic()
 
@@ -112,6 +114,24 @@ class RunView:
             lambda: charts.generalization_loss_curve(self._curves(axis, stops), alphas),
         )
 
+    def system(self, axis: Axis, quantity: Quantity) -> bytes | None:
+        """The chart of one quantity of the machine; None where it was not sampled."""
+        return self._once(
+            ("system", axis, quantity),
+            lambda: charts.system_curve(
+                self._curves(axis, {}),
+                {name: _values(*columns) for name, columns in self._samples.items()},
+                quantity,
+                self._memory_limit_bytes(),
+            ),
+        )
+
+    def _memory_limit_bytes(self) -> float | None:
+        """What the layout lets the run take of each physical GPU."""
+        layout = self.job.config.get("layout", {})
+        limit = layout.get("memory_limit_mb")
+        return None if limit is None else limit * layout.get("logical_devices", 1) * 2**20
+
     def _curves(self, axis: Axis, stops: Mapping[str, int]) -> Curves:
         if self.job.status.is_final:
             planned = max(len(self.history), 1)
@@ -130,9 +150,19 @@ class RunView:
             return made
 
     def _batches(self, name: str) -> StepValues:
-        steps, values = self._steps.get(name, (array("q"), array("d")))
-        # Copies: an array that lends out its memory could not grow.
-        return StepValues(np.array(steps, np.int64), np.array(values, np.float64))
+        return _values(*self._steps.get(name, (array("q"), array("d"))))
+
+
+def _append(columns: dict[str, tuple[array[int], array[float]]], rows: Sequence[Metric | Sample]) -> None:
+    for row in rows:
+        at, values = columns.setdefault(row.name, (array("q"), array("d")))
+        at.append(row.step)
+        values.append(np.nan if row.value is None else row.value)
+
+
+def _values(steps: array[int], values: array[float]) -> StepValues:
+    # Copies: an array that lends out its memory could not grow.
+    return StepValues(np.array(steps, np.int64), np.array(values, np.float64))
 
 
 def view(store: Store, run_id: str) -> RunView:

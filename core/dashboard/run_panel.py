@@ -213,6 +213,17 @@ def _curves(shown: RunView) -> None:
             charts.show(shown.generalization_loss(axis, stops, thresholds), key="gl_chart")
         with right:
             charts.show(shown.gap(axis, stops), key="gap_chart")
+    _system(shown, axis)
+
+
+def _system(shown: RunView, axis: charts.Axis) -> None:
+    """How busy the machine was, beneath the curves and on their axis."""
+    quantities: tuple[charts.Quantity, ...] = ("percent", "bytes", "w")
+    drawn = {name: figure for name in quantities if (figure := shown.system(axis, name)) is not None}
+    if drawn:
+        for column, (name, figure) in zip(st.columns(len(drawn)), drawn.items(), strict=True):
+            with column:
+                charts.show(figure, key=f"system_{name}_chart")
 
 
 def _log(store: Store, job: Job) -> None:

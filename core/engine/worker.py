@@ -27,15 +27,17 @@ from core.corpus import CLASSES, VOCABULARY
 from core.engine import datasets, devices, layout, models
 from core.engine.callbacks import Outbox, Stopped
 from core.engine.fit import train
-from core.errors import MirrorboardError, StoreError, TrainingError
+from core.engine.system import Sampler
+from core.errors import ConfigError, MirrorboardError, StoreError, TrainingError
 from core.launcher import ROLES, engine_log, is_alive
-from core.store import Job, Kind, LogLine, Metric, Status, Store
+from core.store import Job, Kind, LogLine, Metric, Sample, Status, Store
 
 _log = logging.getLogger("mirrorboard")
 
 _IDLE_POLL_S = 0.02
 _OWNER_POLL_S = 1.0
 _REPORT_S = 0.2
+_SAMPLE_S = 1.0
 _STOP_GRACE_S = 1.5
 """How long a job may take to stop by itself before the process ends without it."""
 
@@ -61,6 +63,7 @@ class Worker:
         self._stderr_read = 0
         self._metrics: list[Metric] = []
         self._logs: list[LogLine] = []
+        self._samples: list[Sample] = []
 
     def serve(self) -> None:
         """Runs jobs until there is no reason to go on: a layout engine runs one."""
@@ -100,11 +103,16 @@ class Worker:
         loggers = [tf.get_logger(), _log, logging.getLogger("py.warnings")]
         for logger in loggers:
             logger.addHandler(handler)
+        sampler = _sampler(job)
+        sampled_at = time.monotonic()
         thread = threading.Thread(target=self._guarded, args=(job, outbox, outcome), name="job", daemon=True)
         thread.start()
         stop_since = None
         while thread.is_alive():
             thread.join(_REPORT_S)
+            if sampler is not None and time.monotonic() - sampled_at >= _SAMPLE_S:
+                sampled_at = time.monotonic()
+                self._take_samples(sampler, outbox)
             if self._report(job, outbox):
                 self._stop.set()
             if self._stop.is_set():
@@ -115,6 +123,11 @@ class Worker:
             logger.removeHandler(handler)
         self._report(job, outbox)
         self._finish(job, outcome[0])
+
+    def _take_samples(self, sampler: Sampler, outbox: Outbox) -> None:
+        progress, now = outbox.progress or {}, time.time()
+        step = progress.get("epoch", 0) * progress.get("steps", 0) + progress.get("step", 0)
+        self._samples += [Sample(now, step, name, value) for name, value in sampler.sample().items()]
 
     def _guarded(self, job: Job, outbox: Outbox, outcome: list[Any]) -> None:
         """An exception in a thread goes unseen (``join`` returns normally); this one keeps it."""
@@ -130,12 +143,18 @@ class Worker:
         phase, progress, result = outbox.phase, outbox.progress, outbox.result
         try:
             stop = self._store.report(
-                job, phase=phase, progress=progress, result=result, metrics=self._metrics, logs=self._logs
+                job,
+                phase=phase,
+                progress=progress,
+                result=result,
+                metrics=self._metrics,
+                logs=self._logs,
+                samples=self._samples,
             )
         except StoreError as error:
             _log.warning("%s", error)
             return False
-        self._metrics, self._logs = [], []
+        self._metrics, self._logs, self._samples = [], [], []
         return stop
 
     def _new_stderr(self) -> list[LogLine]:
@@ -217,6 +236,14 @@ class Worker:
 
     def _train(self, job: Job, outbox: Outbox) -> dict[str, Any]:
         return train(parse_config(job.config), self._store.home, outbox, self._stop)
+
+
+def _sampler(job: Job) -> Sampler | None:
+    """What samples the machine during a training; an invalid configuration fails where it is read."""
+    try:
+        return Sampler(parse_config(job.config).layout) if job.kind is Kind.TRAIN else None
+    except ConfigError:
+        return None
 
 
 _JOBS: dict[Kind, Callable[[Worker, Job, Outbox], dict[str, Any]]] = {

@@ -2,6 +2,7 @@
 
 from core.dashboard.charts.component import chart, install_plotly_js, show
 from core.dashboard.charts.datasets import class_distribution, length_histogram
+from core.dashboard.charts.system import Quantity, system_curve
 from core.dashboard.charts.training import (
     Axis,
     Curves,
@@ -15,6 +16,7 @@ from core.dashboard.charts.training import (
 __all__ = [
     "Axis",
     "Curves",
+    "Quantity",
     "StepValues",
     "accuracy_curve",
     "chart",
@@ -25,4 +27,5 @@ __all__ = [
     "length_histogram",
     "loss_curve",
     "show",
+    "system_curve",
 ]

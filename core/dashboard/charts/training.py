@@ -88,7 +88,7 @@ def loss_curve(curves: Curves, batches: StepValues) -> bytes:
     figure.update_yaxes(title_text="Cross-entropy loss (nats)", rangemode="tozero")
     # Below the label of the best epoch, where a loss curve seldom is.
     _annotate(figure, curves, labels_at=1)
-    return chart(_finish(figure, curves), "Loss: training against validation", _in_words("loss", curves))
+    return chart(finish(figure, curves), "Loss: training against validation", _in_words("loss", curves))
 
 
 def accuracy_curve(curves: Curves, batches: StepValues, name: str) -> bytes:
@@ -103,7 +103,7 @@ def accuracy_curve(curves: Curves, batches: StepValues, name: str) -> bytes:
     figure.update_yaxes(title_text="Accuracy (share of examples)", tickformat=".0%")
     _annotate(figure, curves, labels_at=0)
     kind = "Top-5 accuracy" if "top_k" in name else "Accuracy"
-    return chart(_finish(figure, curves), f"{kind}: training against validation", _in_words(name, curves))
+    return chart(finish(figure, curves), f"{kind}: training against validation", _in_words(name, curves))
 
 
 def gap_curve(curves: Curves) -> bytes:
@@ -119,7 +119,7 @@ def gap_curve(curves: Curves) -> bytes:
             f"Validation loss minus training loss is {last:+.3f} nats after epoch {curves.epochs[-1]}."
         )
     return chart(
-        _finish(figure, curves, height=_STRIP),
+        finish(figure, curves, height=_STRIP),
         "Generalization gap: validation loss minus training loss",
         description,
     )
@@ -157,7 +157,7 @@ def generalization_loss_curve(curves: Curves, thresholds: Sequence[float]) -> by
     if known:
         description = f"GL is at most {max(known):,.1f} %; the thresholds are {_listed(thresholds)} %."
     return chart(
-        _finish(figure, curves, height=_STRIP),
+        finish(figure, curves, height=_STRIP),
         "Generalization loss GL: percent above the lowest validation loss so far",
         description,
     )
@@ -180,7 +180,7 @@ def _strip(curves: Curves, values: Sequence[float | None], colour: str, hover: s
 def _by_epoch(curves: Curves, values: Sequence[float | None], **looks: Any) -> go.Scatter:
     """A trace with one value an epoch, or of the highest and lowest where there are too many to be seen."""
     y = _floats(values)
-    shown = _extremes(y, _MOST_POINTS)
+    shown = extremes(y, _MOST_POINTS)
     epochs = np.array(curves.epochs, np.int64)[shown].astype(np.int32)
     mode = "lines+markers" if len(y) <= _MOST_MARKERS else "lines"
     return go.Scatter(x=epochs * curves.scale, y=y[shown], mode=mode, customdata=epochs, **looks)
@@ -191,7 +191,7 @@ def _figure(curves: Curves, batches: StepValues, name: str, digits: int) -> go.F
     # Both traces are there from the first refresh on: a trace that came later would shift the others,
     # and with them what the viewer has hidden.
     smoothed = _smoothed(batches.values)
-    shown = _extremes(batches.values, _MOST_POINTS)
+    shown = extremes(batches.values, _MOST_POINTS)
     steps = (batches.steps[shown] + 1).astype(np.int32)
     x = (steps / curves.steps_per_epoch).astype(np.float32) if curves.axis == "epoch" else steps
     figure.add_scatter(
@@ -229,7 +229,7 @@ def _figure(curves: Curves, batches: StepValues, name: str, digits: int) -> go.F
     return figure
 
 
-def _extremes(values: NDArray[np.float64], most: int) -> NDArray[np.int64]:
+def extremes(values: NDArray[np.float64], most: int) -> NDArray[np.int64]:
     """Places of at most `most` values that keep every peak: the lowest and the highest of equal stretches."""
     if len(values) <= most:
         return np.arange(len(values))
@@ -330,7 +330,8 @@ def _listed(values: Sequence[float]) -> str:
     return ", ".join(f"{value:g}" for value in values)
 
 
-def _finish(figure: go.Figure, curves: Curves, height: int = 360) -> go.Figure:
+def finish(figure: go.Figure, curves: Curves, height: int = 360) -> go.Figure:
+    """Gives a chart the run's x axis, and keeps what its viewer has zoomed and hidden."""
     by_epoch = curves.axis == "epoch"
     figure.update_xaxes(
         title_text="Epoch" if by_epoch else "Training step", tickformat=",d", range=[0, curves.end * 1.02]
