@@ -38,7 +38,9 @@ def classes(job: Job) -> int | None:
 def add_import(
     store: Store,
     epochs: Sequence[Mapping[str, float | int | None]],
+    *,
     file: str,
+    name: str = "",
     num_classes: int | None = None,
 ) -> str:
     """Records the log of a training from elsewhere as a run.
@@ -46,7 +48,8 @@ def add_import(
     Args:
         store: Where to.
         epochs: What `core.analysis.imported.read_history` has read.
-        file: What the log is called; the run gets this name.
+        file: What the log is called.
+        name: Of the run; the file's where it is empty.
         num_classes: Classes of the model, where they are known.
 
     Returns:
@@ -72,17 +75,17 @@ def add_import(
             per="epoch",
             step=int(row["epoch"] or 0) - 1,
             epoch=int(row["epoch"] or 0) - 1,
-            split="validation" if name.startswith("val_") else "train",
-            name=name.removeprefix("val_"),
+            split="validation" if metric.startswith("val_") else "train",
+            name=metric.removeprefix("val_"),
             value=value,
             at=0.0,
         )
         for row in epochs
-        for name, value in row.items()
-        if name != "epoch"
+        for metric, value in row.items()
+        if metric != "epoch"
     ]
     return store.add_import(
-        file, {"file": file, "classes": num_classes}, metrics, duration_after(epochs, -1) or None
+        name or file, {"file": file, "classes": num_classes}, metrics, duration_after(epochs, -1) or None
     )
 
 

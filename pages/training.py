@@ -11,7 +11,7 @@ from core.dashboard.live import view
 from core.dashboard.run_panel import about, live_panel, summary
 from core.dashboard.server import machine, missing_device, readiness
 from core.errors import ConfigError, RunNotFound
-from core.store import Job, Kind, Store
+from core.store import RUNS, Job, Kind, Store
 
 _MONITORS = {"val_loss": "Validation loss", "val_sparse_categorical_accuracy": "Validation accuracy"}
 _REFRESH_S = 1.0
@@ -133,9 +133,12 @@ def _new_run(store: Store) -> None:
 
 
 def _name(job: Job) -> str:
+    name = f"{job.name} ({job.id})" if job.name else job.id
+    if job.kind is Kind.IMPORT:
+        return f"{name}, imported {units.moment(job.created_at)}"
     config = parse_config(job.config)
     where = units.plural(config.layout.replicas, "replica")
-    return f"{job.id}, {job.status}: {config.data.dataset}, {where}, {units.moment(job.created_at)}"
+    return f"{name}, {job.status}: {config.data.dataset}, {where}, {units.moment(job.created_at)}"
 
 
 def _chooser(runs: list[Job]) -> None:
@@ -167,11 +170,11 @@ def _run(store: Store, run_id: str) -> None:
     # A finished run is drawn once; it costs nothing however long somebody looks at it.
     live = st.fragment(live_panel, run_every=None if job.status.is_final else _REFRESH_S)
     live(store, run_id, job.status)
-    about(parse_config(job.config), job)
+    about(job)
 
 
 with page("Training", "Start a run, watch it learn, and see where it begins to overfit.") as store:
-    runs = store.jobs(kinds=[Kind.TRAIN], limit=100)
+    runs = store.jobs(kinds=RUNS, limit=100)
     chosen = draft.chosen_run()
     if chosen is None and runs and not runs[0].status.is_final:
         chosen = runs[0].id

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from core.config import RunConfig
 from core.store import Kind, Status, Store
 from tests.browser_app import CHROMIUM, PHONE, chromium, dashboard, heading, settled, tab
 from tests.conftest import LONG, wait_for
@@ -25,6 +26,7 @@ PAGES = {
     "data": "Data",
     "model": "Model",
     "training": "Training",
+    "runs": "Runs",
 }
 WATCH = {"MIRRORBOARD_WATCH": "1"}
 OFFLINE = {"HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
@@ -83,7 +85,7 @@ def test_cold_deep_link(browser: Browser, tmp_path: Path, path: str) -> None:
         heading(page, PAGES[path])
         links = page.get_by_test_id("stSidebar").get_by_test_id("stPageLink")
         assert [re.sub(r"^\d\. ", "", text.split("\n")[-1]) for text in links.all_inner_texts()] == [
-            "Start", "Devices", "Data", "Model", "Training"
+            "Start", "Devices", "Data", "Model", "Training", "Runs"
         ]  # fmt: skip
 
 
@@ -167,6 +169,62 @@ def test_recent_run_opens_from_start(browser: Browser, recorded: tuple[str, Stor
         page.mouse.click(box["x"] + 60, box["y"] + 52)
         heading(page, "Training")
         expect(page).to_have_url(re.compile(f"run={newest.id}"))
+
+
+def test_compare_shows_differences_only_and_lives_in_the_address(
+    browser: Browser, recorded: tuple[str, Store]
+) -> None:
+    address, store = recorded
+    config = RunConfig.model_validate({"data": {"dataset": "synthetic"}, "training": {"seed": 5}})
+    other = store.submit(Kind.TRAIN, config.model_dump(mode="json"))
+    store.request_stop(other)
+    done = store.jobs(kinds=[Kind.TRAIN], statuses=[Status.COMPLETED])[0]
+    try:
+        with tab(browser) as page:
+            page.goto(f"{address}/runs?runs.status=%5B%22completed%22%2C%22stopped%22%5D")
+            heading(page, "Runs")
+            box = page.locator("[data-testid=stDataFrame] canvas").first.bounding_box()
+            assert box is not None
+            for row in range(2):
+                page.mouse.click(box["x"] + 16, box["y"] + 52 + 35 * row)
+            table = page.get_by_test_id("stTable").first
+            expect(table).to_contain_text("training.seed")
+            rows = table.locator("tbody tr").all_inner_texts()
+            assert [row.split() for row in rows] == [["training.seed", "5", "1"]]
+            expect(page).to_have_url(re.compile(f"runs=.*{other}.*{done.id}"))
+            page.locator(".st-key-compare-along").get_by_text("Wall time").click()
+            expect(page).to_have_url(re.compile("compare.along=time"))
+            page.reload()
+            heading(page, "Runs")
+            expect(table).to_contain_text("training.seed")
+            page.wait_for_function("document.querySelector('.st-key-compare_chart .plot')?._fullLayout")
+            names = chart(page, "compare_chart", "node._fullData.map((trace) => trace.name)")
+            assert names == [other, done.id]
+            assert chart(page, "compare_chart", "[...node._fullData[1].x].at(-1)") == 40
+    finally:
+        store.delete([other])
+
+
+def test_import_of_a_csv_log(browser: Browser, recorded: tuple[str, Store]) -> None:
+    address, store = recorded
+    log = Path(__file__).parent / "fixtures" / "tensorboard" / "log.csv"
+    with tab(browser) as page:
+        page.goto(f"{address}/runs")
+        heading(page, "Runs")
+        page.get_by_text("Import a training log").click()
+        page.locator(".st-key-import_files input[type=file]").set_input_files(log)
+        expect(page.get_by_text("log.csv").first).to_be_visible()
+        page.get_by_role("button", name="Import", exact=True).click()
+        expect(page.get_by_text("4 epochs. It is chosen below.")).to_be_visible()
+        (job,) = store.jobs(kinds=[Kind.IMPORT])
+        try:
+            page.locator(".st-key-open button").click()
+            heading(page, "Training")
+            expect(page.get_by_text("Imported from log.csv")).to_be_visible()
+            page.wait_for_function("document.querySelector('.st-key-loss_chart .plot')?._fullLayout")
+            assert chart(page, "loss_chart", "[...node._fullData[3].x]") == [1, 2, 3, 4]
+        finally:
+            store.delete([job.id])
 
 
 @pytest.mark.parametrize("path", PAGES)

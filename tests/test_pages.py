@@ -31,6 +31,7 @@ PAGES = {
     "pages/data.py": "Data",
     "pages/model.py": "Model",
     "pages/training.py": "Training",
+    "pages/runs.py": "Runs",
 }
 
 # The frame
@@ -41,7 +42,7 @@ def test_empty_store(show: Open, script: str) -> None:
     app = show(script)
     assert app.title[0].value == PAGES[script]
     assert [element.proto.label.split(". ")[-1] for element in app.sidebar.get("page_link")] == [
-        "Start", "Devices", "Data", "Model", "Training"
+        "Start", "Devices", "Data", "Model", "Training", "Runs"
     ]  # fmt: skip
     prepares = [element.proto.text for element in app.sidebar.get("progress")] == ["Preparing reuters"]
     assert prepares or "Nothing is running" in texts(app)

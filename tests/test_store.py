@@ -9,8 +9,9 @@ import time
 import numpy as np
 import pytest
 
+from core import store as module
 from core.errors import MirrorboardError, RunNotFound, StoreError
-from core.store import Engine, Kind, LogLine, Metric, Status, Store
+from core.store import RUNS, Engine, Kind, LogLine, Metric, Status, Store
 
 
 def engine(engine_id: str, pid: int = 1) -> Engine:
@@ -155,3 +156,97 @@ def test_opening_a_store_again_keeps_what_is_in_it(home, store):
     again = Store(home)
     assert again.job(job_id).config == {"a": [1, None, "ü"]}
     again.close()
+
+
+def rows(home, table):
+    connection = sqlite3.connect(home / "mirrorboard.sqlite3")
+    count = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+    connection.close()
+    return count
+
+
+def test_deleting_takes_measurements_and_logs_along_and_spares_what_goes_on(home, store):
+    ids = [store.submit(Kind.TRAIN, {}) for _ in range(3)]
+    for job_id in ids:
+        metrics, logs = (
+            [Metric("step", 0, 0, "train", "loss", 1.0, 1.0)],
+            [LogLine(1.0, "info", "stderr", "x")],
+        )
+        store.report(store.job(job_id), metrics=metrics, logs=logs)
+    check = store.submit(Kind.CHECK, {})
+    for job_id in (*ids[:2], check):
+        store.request_stop(job_id)
+    assert store.delete([ids[0], ids[2], check, "nobody"]) == [ids[0]]
+    assert [job.id for job in store.jobs()] == [check, ids[2], ids[1]]
+    assert (rows(home, "metrics"), rows(home, "logs")) == (2, 2)
+    with pytest.raises(RunNotFound):
+        store.job(ids[0])
+    assert store.delete([]) == []
+
+
+def test_a_name_is_kept_and_can_be_taken_away(store):
+    job_id = store.submit(Kind.TRAIN, {})
+    store.rename(job_id, "Zwölf Epochen'; --")
+    assert (store.job(job_id).name, store.job(job_id).title) == ("Zwölf Epochen'; --",) * 2
+    store.rename(job_id, "")
+    assert store.job(job_id).title == job_id
+
+
+def test_an_import_is_a_finished_run_that_no_engine_takes(store):
+    job_id = store.add_import(
+        "log.csv", {"file": "log.csv"}, [Metric("epoch", 0, 0, "validation", "loss", 1.5, 0.0)], 12.5
+    )
+    job = store.job(job_id)
+    assert (job.kind, job.status, job.title) == (Kind.IMPORT, Status.COMPLETED, "log.csv")
+    assert job.duration_s == pytest.approx(12.5)
+    assert [row.value for row in store.metrics(job, per="epoch")] == [1.5]
+    assert store.claim(list(Kind), "a") is None
+    assert store.job(store.add_import("x", {}, [], None)).duration_s is None
+
+
+def test_the_best_epoch_is_the_first_of_the_lowest(store):
+    job = store.job(store.submit(Kind.TRAIN, {}))
+    values = [2.0, 1.0, None, 1.0, 3.0]
+    store.report(
+        job,
+        metrics=[
+            *(Metric("epoch", n, n, "validation", "loss", value, 1.0) for n, value in enumerate(values)),
+            Metric("epoch", 5, 5, "train", "loss", 0.1, 1.0),
+            Metric("step", 5, 5, "validation", "loss", 0.1, 1.0),
+        ],
+    )
+    store.submit(Kind.TRAIN, {})
+    assert store.best_epochs() == {job.number: (1, 1.0)}
+
+
+def test_a_run_keeps_its_place_when_others_go(store):
+    ids = []
+    for _ in range(3):
+        store.submit(Kind.CHECK, {})
+        ids.append(store.submit(Kind.TRAIN, {}))
+    assert [store.job(job_id).place for job_id in ids] == [1, 2, 3]
+    store.request_stop(ids[0])
+    store.delete(ids[:1])
+    assert [store.job(job_id).place for job_id in ids[1:]] == [2, 3]
+    assert store.job(store.add_import("x", {}, [], None)).place == 4
+
+
+def test_runs_of_the_first_schema_get_places_and_no_names(home):
+    home.mkdir()
+    connection = sqlite3.connect(home / "mirrorboard.sqlite3")
+    connection.executescript(module._MIGRATIONS[0])
+    for n, kind in enumerate(("inspect", "train", "check", "train")):
+        connection.execute(
+            "INSERT INTO jobs (id, kind, status, config, created_at) VALUES (?, ?, 'completed', '{}', 1.0)",
+            (f"job{n}", kind),
+        )
+    connection.execute("PRAGMA user_version = 1")
+    connection.commit()
+    connection.close()
+    store = Store(home)
+    assert [(job.id, job.name, job.place) for job in store.jobs(kinds=RUNS)] == [
+        ("job3", "", 2),
+        ("job1", "", 1),
+    ]
+    assert store.job("job0").place is None
+    store.close()

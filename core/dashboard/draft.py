@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 
 from core.config import DeviceLayout, RunConfig, parse_config
 from core.errors import ConfigError
+from core.store import Status
 
 _ADDRESS = """
 export default function ({ data }) {
@@ -95,6 +96,11 @@ _VIEWS = {
         ("stop.up", "1, 2", str),
         ("stop.k", "5, 2", str),
         ("stop.patience", "2, 3, 5", str),
+        ("runs", [], list[str]),
+        ("runs.find", "", str),
+        ("runs.status", [], list[Status]),
+        ("compare.along", "epoch", Literal["epoch", "step", "time"]),
+        ("compare.baseline", "", str),
     )
 }
 """How runs are looked at: widget values that are no settings of a run, but belong in the address as well."""

@@ -39,7 +39,7 @@ _IDLE_S = 20.0
 
 @dataclass(frozen=True)
 class Step:
-    """One page of the lesson."""
+    """A page, most of them a step of the lesson."""
 
     name: str
     script: str
@@ -53,6 +53,8 @@ STEPS = (
     Step("Model", "pages/model.py", ":material/account_tree:"),
     Step("Training", "pages/training.py", ":material/show_chart:"),
 )
+
+RUNS = Step("Runs", "pages/runs.py", ":material/table_rows:")
 
 LOOKS: dict[Status, tuple[str, str]] = {
     Status.QUEUED: (":material/hourglass_empty:", "gray"),
@@ -171,6 +173,7 @@ def _links() -> None:
     link(START, START.name)
     for number, step in enumerate(STEPS, start=1):
         link(step, f"{number}. {step.name}")
+    link(RUNS, RUNS.name)
     st.divider()
 
 

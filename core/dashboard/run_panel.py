@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from core.analysis.criteria import accuracy_name
-from core.config import RunConfig
+from core.config import RunConfig, parse_config
 from core.dashboard import charts, draft, units
 from core.dashboard.frame import LOOKS, badge, boundary, plain, problem, run_share
 from core.dashboard.live import RunView, view
@@ -66,7 +66,7 @@ def live_panel(store: Store, run_id: str, seen: Status) -> None:
 
 def _head(store: Store, job: Job) -> None:
     with st.container(horizontal=True, vertical_alignment="center", key="run_head"):
-        st.markdown(f"**Run {job.id}** {badge(job.status)}")
+        st.markdown(f"**Run {plain(job.title)}** {badge(job.status)}")
         if not job.status.is_final:
             stopping = job.status is Status.STOPPING
             st.button(
@@ -237,8 +237,14 @@ def _log(store: Store, job: Job) -> None:
             st.code(text, language=None, wrap_lines=True)
 
 
-def about(config: RunConfig, job: Job) -> None:
+def about(job: Job) -> None:
     """What a run was asked to do and what the engine made of it, to be opened."""
+    if job.kind is Kind.IMPORT:
+        classes = job.config["classes"]
+        known = f" of a model with {classes:,} classes" if classes else ""
+        st.caption(f"Imported from {plain(job.config['file'])}, the log{known} of a training from elsewhere.")
+        return
+    config = parse_config(job.config)
     result = job.result or {}
     line = summary(config)
     rows = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import streamlit as st
@@ -69,9 +69,13 @@ def clock(at: float) -> str:
     return f"{_local(at):%H:%M:%S}"
 
 
-def _local(at: float) -> datetime:
+def zone() -> str:
+    """Name of the viewer's time zone, such as ``Europe/Berlin``; UTC where the browser names none we know."""
     try:
-        zone = ZoneInfo(st.context.timezone or "UTC")
+        return ZoneInfo(st.context.timezone or "UTC").key
     except (ZoneInfoNotFoundError, ValueError):
-        return datetime.fromtimestamp(at, UTC)
-    return datetime.fromtimestamp(at, zone)
+        return "UTC"
+
+
+def _local(at: float) -> datetime:
+    return datetime.fromtimestamp(at, ZoneInfo(zone()))

@@ -1,5 +1,6 @@
 """Every chart of the dashboard. Plotly is imported in this package alone."""
 
+from core.dashboard.charts.comparison import Along, Overlaid, overlaid_losses
 from core.dashboard.charts.component import chart, install_plotly_js, show
 from core.dashboard.charts.datasets import class_distribution, length_histogram
 from core.dashboard.charts.system import Quantity, system_curve
@@ -14,8 +15,10 @@ from core.dashboard.charts.training import (
 )
 
 __all__ = [
+    "Along",
     "Axis",
     "Curves",
+    "Overlaid",
     "Quantity",
     "StepValues",
     "accuracy_curve",
@@ -26,6 +29,7 @@ __all__ = [
     "install_plotly_js",
     "length_histogram",
     "loss_curve",
+    "overlaid_losses",
     "show",
     "system_curve",
 ]

@@ -1,0 +1,79 @@
+"""The chart that lays the validation losses of several runs over each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Literal
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from core.dashboard.charts.component import chart
+from core.dashboard.charts.training import extremes
+
+Along = Literal["epoch", "step", "time"]
+
+_TITLES: dict[Along, str] = {
+    "epoch": "Epoch",
+    "step": "Training step",
+    "time": "Time since the first epoch began (s)",
+}
+_DASHES = ("solid", "dash", "dot", "dashdot")
+_COLOURS = 6
+_MOST_POINTS = 1_000
+_LONGEST_NAME = 40
+
+
+@dataclass(frozen=True)
+class Overlaid:
+    """One run's curve.
+
+    Attributes:
+        title: What the run is called.
+        place: Of the run among all runs; fixes its colour and dash, whichever others are drawn.
+        x: Epochs, steps or seconds, shape (n,).
+        losses: Validation losses, NaN where unknown, shape (n,).
+        epochs: One-based, shape (n,).
+    """
+
+    title: str
+    place: int
+    x: NDArray[np.float64]
+    losses: NDArray[np.float64]
+    epochs: NDArray[np.int32]
+
+
+def overlaid_losses(runs: Sequence[Overlaid], along: Along) -> bytes:
+    """Validation loss of several runs.
+
+    Args:
+        runs: What to draw.
+        along: What the x axis counts.
+    """
+    figure = go.Figure()
+    lowest = []
+    for run in runs:
+        shown = extremes(run.losses, _MOST_POINTS)
+        name = escape(run.title[:_LONGEST_NAME], quote=False)
+        figure.add_scatter(
+            x=run.x[shown],
+            y=run.losses[shown],
+            name=name,
+            mode="lines+markers" if len(run.x) <= _MOST_POINTS // 5 else "lines",
+            line={
+                "width": 2.5,
+                "color": f"var(--palette-{(run.place - 1) % _COLOURS})",
+                "dash": _DASHES[(run.place - 1) // _COLOURS % len(_DASHES)],
+            },
+            customdata=run.epochs[shown],
+            hovertemplate="epoch %{customdata}: %{y:.3f}<extra>" + name + "</extra>",
+        )
+        if np.isfinite(run.losses).any():
+            lowest.append(f"{run.title} {np.nanmin(run.losses):.3f}")
+    figure.update_xaxes(title_text=_TITLES[along], tickformat=",d", rangemode="tozero")
+    figure.update_yaxes(title_text="Validation loss (nats)", rangemode="tozero")
+    figure.update_layout(height=400, uirevision=along, legend_uirevision="runs", showlegend=True)
+    return chart(figure, "Validation loss of the chosen runs", f"Lowest: {', '.join(lowest) or 'none'}.")
