@@ -91,7 +91,7 @@ def _tiers(found: Job | None, error: ConfigError | None) -> None:
             ):
                 st.markdown(f"**{name}** :gray-badge[adds {lines}]", width="content")
                 st.button(
-                    "Chosen" if chosen else "Choose",
+                    "Chosen" if chosen else f"Choose {strategy.replace('tpu', 'TPU')}",
                     key=f"strategy_{strategy}",
                     icon=":material/check:" if chosen else None,
                     disabled=chosen or unusable,
