@@ -11,8 +11,8 @@ from core.corpus import CLASSES
 from core.errors import ConfigError
 from core.store import Job, Kind, Metric, Store
 
-MAX_VALUES = 1_000_000
-"""Of an imported run: as many as the store writes in a few seconds."""
+MAX_VALUES = 100_000
+"""Of an imported run: as many as are written and drawn in a second or two."""
 _LAST_EPOCH = 1_000_000_000
 
 

@@ -54,7 +54,7 @@ def _import(store: Store) -> None:
             files = {uploads[0].name: uploads[0].getvalue()}
         title = " ".join(name.split()) or uploads[0].name
         try:
-            epochs = read_history(files)
+            epochs = read_history(files, max_values=report.MAX_VALUES)
             run_id = report.add_import(store, epochs, file=uploads[0].name, name=title, num_classes=classes)
         except ConfigError as error:
             problem(error.message, error.hint)

@@ -32,7 +32,9 @@ _EXPECTED = (
 )
 
 
-def read_history(source: Path | bytes | Mapping[str, bytes], name: str = "") -> list[Row]:
+def read_history(
+    source: Path | bytes | Mapping[str, bytes], name: str = "", *, max_values: int | None = None
+) -> list[Row]:
     """Reads the epochs of a training from a log of Keras's.
 
     Which kind it is shows in its content:
@@ -50,6 +52,7 @@ def read_history(source: Path | bytes | Mapping[str, bytes], name: str = "") -> 
         source: A file, a folder of event files, a file's content, or the contents of all the event files of
             one training by their names.
         name: What messages call it; a path's own name where it is empty.
+        max_values: Refuse text that must hold far more values than these before it is parsed.
 
     Raises:
         ConfigError: It cannot be read, is too large, or is no such log; the message says what was found.
@@ -73,6 +76,11 @@ def read_history(source: Path | bytes | Mapping[str, bytes], name: str = "") -> 
     if is_event_file(first):
         return _checked(read_event_files(contents), name)
     text = _decode(first, name)
+    if max_values is not None and text.count(",") + text.count(";") + text.count("\t") > 2 * max_values:
+        raise ConfigError(
+            f"{name} holds more than {max_values:,} values.",
+            "Leave out metrics, or log by epoch instead of by batch.",
+        )
     kind = text.lstrip()[:1]
     if not kind:
         rows = []  # as CSVLogger leaves its file until the first epoch is over
