@@ -173,7 +173,9 @@ def train(
 @click.pass_context
 def runs(ctx: click.Context, home: Path | None, as_json: bool) -> None:
     """List the runs, newest first."""
-    rows = overview(_store(ctx, home))
+    store = _store(ctx, home)
+    Launcher(store).bury_dead_engines()
+    rows = overview(store)
     if _wants_json(ctx, as_json):
         _print_json(rows)
         return
@@ -193,7 +195,9 @@ def runs(ctx: click.Context, home: Path | None, as_json: bool) -> None:
 @click.pass_context
 def show(ctx: click.Context, run_id: str, home: Path | None, as_json: bool) -> None:
     """Show one run."""
-    about = report(_store(ctx, home), run_id)
+    store = _store(ctx, home)
+    Launcher(store).bury_dead_engines()
+    about = report(store, run_id)
     if _wants_json(ctx, as_json):
         _print_json(about)
         return
@@ -218,8 +222,10 @@ def stop(ctx: click.Context, run_id: str, home: Path | None, as_json: bool) -> N
     before = store.job(run_id).status
     status = store.request_stop(run_id)
     deadline = time.monotonic() + _STOP_WAIT_S
+    launcher = Launcher(store)
     while not status.is_final and time.monotonic() < deadline:
         time.sleep(_POLL_S)
+        launcher.bury_dead_engines()
         status = store.job(run_id).status
     if _wants_json(ctx, as_json):
         _print_json({"run_id": run_id, "status": str(status)})
@@ -227,6 +233,8 @@ def stop(ctx: click.Context, run_id: str, home: Path | None, as_json: bool) -> N
         click.echo(f"Run {run_id} had ended already: {status}.")
     else:
         click.echo(f"Run {run_id} {status}.")
+    if not status.is_final:
+        ctx.exit(1)
 
 
 @main.command()

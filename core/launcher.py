@@ -138,11 +138,11 @@ class Launcher:
             if code is not None:
                 del self._children[engine_id]
                 self._exits[engine_id] = code
-        self._bury_dead_engines()
+        self.bury_dead_engines()
         self._supply()
 
-    def _bury_dead_engines(self) -> None:
-        """Ends the jobs of engines that are gone, and forgets those engines."""
+    def bury_dead_engines(self) -> None:
+        """Ends the jobs of engines that are gone, and forgets those engines; starts none."""
         for engine in self._store.engines():
             known = engine.id in self._exits
             if not known and is_alive(engine.pid, engine.pid_started_at):

@@ -201,3 +201,23 @@ def test_an_engine_killed_under_the_command_line_is_reported(home):
     assert process.returncode == 1
     assert "killed: signal 9, often out of memory" in err
     store.close()
+
+
+def test_runs_and_stop_notice_an_engine_that_nobody_looks_after(home):
+    store = Store(home)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "core", *TRAIN, "--epochs", "500", "--home", str(home)],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    wait_for(lambda: any(store.epochs_done(job) for job in store.jobs()), 90, "an epoch")
+    run = store.jobs(kinds=[Kind.TRAIN])[0]
+    process.kill()
+    process.wait()
+    os.kill(run.pid, signal.SIGKILL)
+    stopped = json_of(command("stop", run.id, "--json", home=home))
+    assert stopped["status"] == "lost"
+    (listed,) = json_of(command("runs", "--json", home=home))
+    assert (listed["status"], listed["pid"]) == ("lost", None)
+    store.close()

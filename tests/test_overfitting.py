@@ -400,3 +400,15 @@ def test_a_steep_turn_is_called_overfitting_after_three_rising_epochs():
     assert found.verdict in (Verdict.OVERFITTING, Verdict.OVERCONFIDENT)
     assert found.sentence.startswith("Validation loss was lowest at epoch 2 (1.540). Since then it rose 28 %")
     assert "Validation accuracy even rose (0.606 → 0.639)" in found.sentence
+
+
+def test_a_useless_model_is_not_advised_to_train_on():
+    history = [{"epoch": n, "loss": 200.0 - n, "val_loss": 101.0 - n} for n in range(1, 4)]
+    found = diagnose(history, num_classes=46)
+    assert found.verdict is Verdict.UNDERFITTING
+    assert "worse than guessing among 46 classes (3.829): lower the learning rate" in found.sentence
+
+
+def test_one_class_has_no_double_softmax():
+    history = [{"loss": 0.0}, {"loss": 0.0}, {"val_loss": None, "loss": 0.0, "accuracy": 0.0}, {}]
+    assert diagnose(history, num_classes=1).sentence

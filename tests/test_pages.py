@@ -550,3 +550,15 @@ def test_dashboard_never_imports_tensorflow() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_what_was_set_for_a_gpu_does_not_stand_in_a_cpus_way(show: Open, store: Store) -> None:
+    query = {
+        "layout__memory_limit_mb": "2048",
+        "layout__memory_growth": "true",
+        "training__learning_rate": "NaN",
+    }
+    app = show("pages/devices.py", **query)
+    assert not app.error
+    training = show("pages/training.py", **query)
+    assert not training.error

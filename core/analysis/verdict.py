@@ -18,6 +18,7 @@ from core.analysis.losses import WORSE_EPOCHS, Losses, known, scatter
 
 _FEWEST_EPOCHS = 3
 """Below which nothing is claimed."""
+_FEWEST_CLASSES = 2
 _OVERFIT_RISE = 0.05
 """Rise of validation loss up to which nothing is called overfitting: Prechelt's GL_5."""
 _STEADY_RISE = 0.2
@@ -34,6 +35,8 @@ _LITTLE_LEARNT = 0.1
 """Fall of training loss, as a share, below which hardly anything was learnt."""
 _STILL = 0.01
 """Change of a loss from epoch to epoch, as a share, below which it is at rest."""
+_ABOVE_GUESSING = 1.02
+"""How many times the loss of a uniform guess, ln C, a model's must be to be called worse than guessing."""
 _NEAR_FLOOR = 1.03
 """How many times the floor of softmax applied twice a loss may be to rest at it."""
 _EXPLODED = 3.0
@@ -81,6 +84,7 @@ def judge(losses: Losses) -> Finding:
         _too_early,
         _exploded,
         _double_softmax,
+        _worse_than_guessing,
         _no_validation,
         _undefined,
         _overfitting,
@@ -97,7 +101,7 @@ def judge(losses: Losses) -> Finding:
 def _not_finite(losses: Losses) -> Finding | None:
     # Said from the first epoch on: that a loss is not a number is a fact, not a trend.
     for name, values, advice in (
-        ("loss", losses.train, "the training diverged. Lower the learning rate or clip the gradients."),
+        ("loss", losses.train, "the training diverged. Lower the learning rate."),
         ("val_loss", losses.val, "look for values that are not finite in the validation data."),
     ):
         if name in losses.last_row and values[-1] is None:
@@ -130,14 +134,14 @@ def _exploded(losses: Losses) -> Finding | None:
         return None
     return Verdict.DIVERGED, (
         f"Training loss rose from {_number(loss[lowest])} to {_number(loss[-1])}, past where it began:"
-        " the training diverged. Lower the learning rate or clip the gradients."
+        " the training diverged. Lower the learning rate."
     )
 
 
 def _double_softmax(losses: Losses) -> Finding | None:
     """Training loss rests above the floor, and higher than a calibrated model of this accuracy has it."""
     loss, classes = losses.known_train, losses.num_classes
-    if classes is None or len(loss) < _FEWEST_EPOCHS:
+    if classes is None or classes < _FEWEST_CLASSES or len(loss) < _FEWEST_EPOCHS:
         return None
     floor = double_softmax_floor(classes)
     tail = loss[-_FEWEST_EPOCHS:]
@@ -150,6 +154,19 @@ def _double_softmax(losses: Losses) -> Finding | None:
     return Verdict.DOUBLE_SOFTMAX, (
         f"Training loss rests at {_number(loss[-1])}; with {classes} classes, softmax applied twice cannot go"
         f" below {_number(floor)}. Use from_logits=True only where the last layer has no softmax."
+    )
+
+
+def _worse_than_guessing(losses: Losses) -> Finding | None:
+    classes = losses.num_classes
+    if classes is None or classes < _FEWEST_CLASSES or len(losses.known_val) < _FEWEST_EPOCHS:
+        return None
+    guessing = math.log(classes)
+    if min(losses.known_val) <= _ABOVE_GUESSING * guessing:
+        return None
+    return Verdict.UNDERFITTING, (
+        f"{_best(losses)}, worse than guessing among {classes} classes ({_number(guessing)}):"
+        " lower the learning rate."
     )
 
 

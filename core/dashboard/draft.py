@@ -9,6 +9,7 @@ after the connection), and ``bind="query-params"`` drops those of other pages.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 from urllib.parse import urlencode
@@ -47,6 +48,8 @@ class _Setting:
             value = json.loads(text)
         except ValueError:
             value = text
+        if isinstance(value, float) and not math.isfinite(value):
+            return self.default
         if isinstance(value, int | float) and not isinstance(value, bool):
             value = max(value, self.low) if self.low is not None else value
             value = min(value, self.high) if self.high is not None else value
@@ -177,6 +180,9 @@ def values() -> dict[str, Any]:
             nested.setdefault(section, {}).setdefault(field, []).append(value(name))
         else:
             nested.setdefault(section, {})[field] = value(name)
+    if nested["layout"]["device_type"] == "CPU":
+        # Their fields are hidden for a CPU, so nobody could take back what was set for a GPU before.
+        nested["layout"] |= {"memory_limit_mb": None, "memory_growth": False}
     return nested
 
 

@@ -12,6 +12,7 @@ import json
 import secrets
 from pathlib import Path
 
+import pandas as pd  # noqa: F401 - Plotly looks for it, and must not find it half imported by another thread
 import plotly
 import plotly.graph_objects as go
 import streamlit as st

@@ -24,6 +24,8 @@ _ROOM = 10
 """Epochs that the x axis has room for at least."""
 _MOST_MARKERS = 200
 """Epochs up to which each has a marker."""
+_TOWER = 100
+"""How many times the median a loss must be for the axis to become logarithmic."""
 _STRIP = 210
 """Height of a small chart in pixels."""
 _APART = 0.07
@@ -85,10 +87,21 @@ def loss_curve(curves: Curves, batches: StepValues) -> bytes:
         batches: Loss of each step's batch.
     """
     figure = _figure(curves, batches, "loss", digits=3)
-    figure.update_yaxes(title_text="Cross-entropy loss (nats)", rangemode="tozero")
+    if _towers(curves, batches):
+        figure.update_yaxes(title_text="Cross-entropy loss (nats, logarithmic)", type="log")
+    else:
+        figure.update_yaxes(title_text="Cross-entropy loss (nats)", rangemode="tozero")
     # Below the label of the best epoch, where a loss curve seldom is.
     _annotate(figure, curves, labels_at=1)
     return chart(finish(figure, curves), "Loss: training against validation", _in_words("loss", curves))
+
+
+def _towers(curves: Curves, batches: StepValues) -> bool:
+    """True when a few losses, those of a training that diverges, would press all others onto the axis."""
+    epochs = [row.get(name) for row in curves.history for name in ("loss", "val_loss")]
+    losses = np.concatenate([batches.values, np.array(epochs, np.float64)])
+    losses = losses[np.isfinite(losses) & (losses > 0)]
+    return losses.size > 0 and float(losses.max()) > _TOWER * float(np.median(losses))
 
 
 def accuracy_curve(curves: Curves, batches: StepValues, name: str) -> bytes:
