@@ -207,13 +207,17 @@ def _curves(shown: RunView) -> None:
     with right:
         if accuracies:
             charts.show(shown.accuracy(axis, stops, draft.value("accuracy")), key="accuracy_chart")
-    if shown.history:
-        left, right = st.columns(2)
-        with left:
-            charts.show(shown.generalization_loss(axis, stops, thresholds), key="gl_chart")
-        with right:
-            charts.show(shown.gap(axis, stops), key="gap_chart")
-    _system(shown, axis)
+    # In containers of their own: a row that comes later must not push another to a new place, or the page
+    # would shrink for a moment and jump under the viewer's pointer.
+    with st.container(key="run_strips"):
+        if shown.history:
+            left, right = st.columns(2)
+            with left:
+                charts.show(shown.generalization_loss(axis, stops, thresholds), key="gl_chart")
+            with right:
+                charts.show(shown.gap(axis, stops), key="gap_chart")
+    with st.container(key="run_system"):
+        _system(shown, axis)
 
 
 def _system(shown: RunView, axis: charts.Axis) -> None:

@@ -25,7 +25,7 @@ _ROOM = 10
 _MOST_MARKERS = 200
 """Epochs up to which each has a marker."""
 _TOWER = 100
-"""How many times the median a loss must be for the axis to become logarithmic."""
+"""How many times the first loss another must be for the axis to become logarithmic."""
 _STRIP = 210
 """Height of a small chart in pixels."""
 _APART = 0.07
@@ -97,11 +97,11 @@ def loss_curve(curves: Curves, batches: StepValues) -> bytes:
 
 
 def _towers(curves: Curves, batches: StepValues) -> bool:
-    """True when a few losses, those of a training that diverges, would press all others onto the axis."""
+    """True when the losses of a training that diverges would press all others onto the axis."""
     epochs = [row.get(name) for row in curves.history for name in ("loss", "val_loss")]
     losses = np.concatenate([batches.values, np.array(epochs, np.float64)])
-    losses = losses[np.isfinite(losses) & (losses > 0)]
-    return losses.size > 0 and float(losses.max()) > _TOWER * float(np.median(losses))
+    losses = losses[np.isfinite(losses)]
+    return losses.size > 0 and float(losses.max()) > _TOWER * max(float(losses[0]), 1.0)
 
 
 def accuracy_curve(curves: Curves, batches: StepValues, name: str) -> bytes:
