@@ -138,7 +138,7 @@ def _name(job: Job) -> str:
         return f"{name}, imported {units.moment(job.created_at)}"
     config = parse_config(job.config)
     where = units.plural(config.layout.replicas, "replica")
-    return f"{name}, {job.status}: {config.data.dataset}, {where}, {units.moment(job.created_at)}"
+    return f"{name}: {config.data.dataset}, {where}, {units.moment(job.created_at)}"
 
 
 def _chooser(runs: list[Job]) -> None:
@@ -147,7 +147,10 @@ def _chooser(runs: list[Job]) -> None:
     st.session_state["chooser"] = chosen if chosen in names else None
 
     def choose() -> None:
-        draft.choose_run(st.session_state["chooser"])
+        # The browser answers with the words it shows (Streamlit 1.67). When a run has been renamed since,
+        # they are no run's any more, and Streamlit takes them for a new choice.
+        if st.session_state["chooser"] in names:
+            draft.choose_run(st.session_state["chooser"])
 
     st.selectbox(
         "Run",
@@ -168,8 +171,8 @@ def _run(store: Store, run_id: str) -> None:
         return
     job = shown.job
     # A finished run is drawn once; it costs nothing however long somebody looks at it.
-    live = st.fragment(live_panel, run_every=None if job.status.is_final else _REFRESH_S)
-    live(store, run_id, job.status)
+    live = not job.status.is_final
+    st.fragment(live_panel, run_every=_REFRESH_S if live else None)(store, run_id, live=live)
     about(job)
 
 

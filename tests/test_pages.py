@@ -493,6 +493,17 @@ def test_choosing_among_runs(show: Open, store: Store) -> None:
     assert f"**Run {second.id}**" in texts(app)
 
 
+def test_words_that_are_no_runs_any_more(show: Open, store: Store) -> None:
+    """The browser answers with the words it shows; they can be from before a run was renamed."""
+    run = finished_run(store)
+    app = show("pages/training.py", run=run.id)
+    chooser = app.selectbox(key="chooser")
+    chooser.options.append("its former name")
+    chooser.set_value("its former name").run()
+    assert f"**Run {run.id}**" in texts(sound(app))
+    assert "There is no run" not in texts(app)
+
+
 def test_loss_that_is_not_finite_breaks_the_line(show: Open, store: Store) -> None:
     job = running_run(store, epochs=3)
     rows = [

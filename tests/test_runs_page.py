@@ -110,6 +110,16 @@ def test_compare(show: Open, store: Store) -> None:
     assert figures.loc["Examples/s"].to_dict() == {one.id: "2,210 (+100.0\xa0%)", two.id: "1,105"}
 
 
+def test_baseline_that_was_renamed(show: Open, store: Store) -> None:
+    """The browser answers with the words it shows; they can be from before a run was renamed."""
+    done, other = finished_run(store), sgd_run(store)
+    app = show("pages/runs.py", runs=chosen(done, other))
+    baseline = app.selectbox(key="compare.baseline")
+    baseline.options.append("its former name")
+    baseline.set_value("its former name").run()
+    assert sound(app).selectbox(key="compare.baseline").value in {done.id, other.id}
+
+
 def test_runs_with_the_same_parameters(show: Open, store: Store) -> None:
     app = show("pages/runs.py", runs=chosen(finished_run(store), finished_run(store)))
     assert "The chosen runs have the same parameters." in texts(app)

@@ -37,12 +37,18 @@ def summary(config: RunConfig) -> str:
     )
 
 
-def live_panel(store: Store, run_id: str, seen: Status) -> None:
-    """Everything of a run that changes while it goes on."""
+def live_panel(store: Store, run_id: str, *, live: bool) -> None:
+    """Everything of a run that changes while it goes on.
+
+    Args:
+        store: Where the run is.
+        run_id: Which.
+        live: Whether the page was drawn while the run went on; it is drawn anew when that has ended.
+    """
     with boundary():
         shown = view(store, run_id)
         job = shown.job
-        if job.status is not seen:
+        if live and job.status.is_final:
             st.rerun()
         _head(store, job)
         # A container for each part, empty or not: the charts must keep their place on the page, or the
