@@ -11,7 +11,8 @@ from core.corpus import CLASSES
 from core.dashboard import draft, units
 from core.dashboard.frame import LOOKS, STEPS, link, page, plain, problem, rerun_when_done, reuters_missing
 from core.dashboard.server import Readiness, machine, readiness
-from core.store import Job, Kind, Store
+from core.records import Job, Kind
+from core.store import Store
 
 _RECENT = 8
 _TEACHES = {

@@ -24,8 +24,9 @@ from core.analysis.overfitting import diagnose as diagnose_history
 from core.config import RunConfig, parse_config
 from core.errors import ConfigError, MirrorboardError
 from core.launcher import Launcher
+from core.records import Job, Kind, Status
 from core.report import overview, report
-from core.store import Job, Kind, Status, Store, default_home
+from core.store import Store, default_home
 
 _POLL_S = 0.1
 _STOP_WAIT_S = 10.0

@@ -24,7 +24,8 @@ from pathlib import Path
 import psutil
 
 from core.errors import EngineError, StoreError
-from core.store import ACTIVE, Engine, Job, Kind, Status, Store
+from core.records import ACTIVE, Engine, Job, Kind, Status
+from core.store import Store
 
 ROLES: dict[str, tuple[Kind, ...]] = {
     "desk": (Kind.INSPECT, Kind.PREPARE, Kind.DESCRIBE),

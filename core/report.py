@@ -9,7 +9,8 @@ from core.analysis.criteria import duration_after
 from core.analysis.overfitting import diagnose
 from core.corpus import CLASSES
 from core.errors import ConfigError
-from core.store import Job, Kind, Metric, Store
+from core.records import Job, Kind, Metric
+from core.store import Store
 
 MAX_VALUES = 100_000
 """Of an imported run: as many as are written and drawn in a second or two."""

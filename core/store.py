@@ -2,7 +2,8 @@
 
 Work is a row in the table ``jobs``. Whoever wants something done inserts a row; an engine process claims
 it in one transaction, runs it and writes the outcome. A run is a job of kind ``train``, or of kind
-``import``: a training from elsewhere, over from the start. Nothing outside this module speaks SQL.
+``import``: a training from elsewhere, over from the start. Nothing outside this module and
+`core.database` speaks SQL.
 """
 
 from __future__ import annotations
@@ -13,129 +14,13 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from core.errors import MirrorboardError, RunNotFound, StoreError
-
-_MIGRATIONS = [
-    # Never edit one that has been released: append the next.
-    """
-    CREATE TABLE jobs (
-        number INTEGER PRIMARY KEY AUTOINCREMENT,
-        id TEXT NOT NULL UNIQUE,
-        kind TEXT NOT NULL,
-        status TEXT NOT NULL,
-        config TEXT NOT NULL,
-        result TEXT,
-        error TEXT,
-        phase TEXT NOT NULL DEFAULT '',
-        progress TEXT NOT NULL DEFAULT '{}',
-        created_at REAL NOT NULL,
-        started_at REAL,
-        finished_at REAL,
-        heartbeat_at REAL,
-        engine_id TEXT,
-        stop_requested_at REAL
-    );
-    CREATE INDEX jobs_by_status ON jobs (status, kind, number);
-    CREATE TABLE metrics (
-        id INTEGER PRIMARY KEY,
-        job INTEGER NOT NULL REFERENCES jobs (number) ON DELETE CASCADE,
-        per TEXT NOT NULL CHECK (per IN ('step', 'epoch')),
-        step INTEGER NOT NULL,
-        epoch INTEGER NOT NULL,
-        split TEXT NOT NULL CHECK (split IN ('train', 'validation')),
-        name TEXT NOT NULL,
-        value REAL CHECK (typeof(value) IN ('real', 'null')),
-        at REAL NOT NULL
-    );
-    CREATE INDEX metrics_by_job ON metrics (job, per, id);
-    CREATE TABLE logs (
-        id INTEGER PRIMARY KEY,
-        job INTEGER NOT NULL REFERENCES jobs (number) ON DELETE CASCADE,
-        at REAL NOT NULL,
-        level TEXT NOT NULL,
-        source TEXT NOT NULL,
-        text TEXT NOT NULL
-    );
-    CREATE INDEX logs_by_job ON logs (job, id);
-    CREATE TABLE engines (
-        id TEXT PRIMARY KEY,
-        role TEXT NOT NULL,
-        pid INTEGER NOT NULL,
-        pid_started_at REAL NOT NULL,
-        owner_pid INTEGER NOT NULL,
-        started_at REAL NOT NULL,
-        ready_at REAL,
-        job TEXT
-    );
-    """,
-    """
-    ALTER TABLE jobs ADD COLUMN name TEXT NOT NULL DEFAULT '';
-    ALTER TABLE jobs ADD COLUMN place INTEGER;
-    UPDATE jobs SET place = (
-        SELECT count(*) FROM jobs AS earlier WHERE earlier.kind = 'train' AND earlier.number <= jobs.number
-    ) WHERE kind = 'train';
-    """,
-    """
-    CREATE TABLE samples (
-        id INTEGER PRIMARY KEY,
-        job INTEGER NOT NULL REFERENCES jobs (number) ON DELETE CASCADE,
-        at REAL NOT NULL,
-        step INTEGER NOT NULL,
-        name TEXT NOT NULL,
-        value REAL CHECK (typeof(value) IN ('real', 'null'))
-    );
-    CREATE INDEX samples_by_job ON samples (job, id)
-    """,
-]
-
-_BUSY_TIMEOUT_S = 10.0
-
-
-class Kind(StrEnum):
-    """What a job does."""
-
-    INSPECT = "inspect"
-    """List the physical devices."""
-    PREPARE = "prepare"
-    """Bring a dataset into Parquet."""
-    DESCRIBE = "describe"
-    """Build a model and list its layers."""
-    CHECK = "check"
-    """Try a device layout."""
-    TRAIN = "train"
-    IMPORT = "import"
-    """A training from elsewhere, of which the log was read."""
-
-
-RUNS = (Kind.TRAIN, Kind.IMPORT)
-"""Jobs with curves to look at."""
-
-
-class Status(StrEnum):
-    """Where a job stands. See `_FROM` for the changes that are possible."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    STOPPING = "stopping"
-    COMPLETED = "completed"
-    STOPPED = "stopped"
-    FAILED = "failed"
-    LOST = "lost"
-
-    @property
-    def is_final(self) -> bool:
-        """True when the job will not change any more."""
-        return self not in (Status.QUEUED, Status.RUNNING, Status.STOPPING)
-
-
-ACTIVE = (Status.RUNNING, Status.STOPPING)
+from core.database import Database
+from core.errors import MirrorboardError, RunNotFound
+from core.records import ACTIVE, RUNS, Engine, Job, Kind, LogLine, Metric, Sample, Status
 
 _FROM: dict[Status, tuple[Status, ...]] = {
     Status.RUNNING: (Status.QUEUED,),
@@ -147,215 +32,13 @@ _FROM: dict[Status, tuple[Status, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class Job:
-    """One row of the job table. Times are seconds since 1970-01-01 UTC."""
-
-    number: int
-    id: str
-    kind: Kind
-    status: Status
-    config: dict[str, Any]
-    result: dict[str, Any] | None
-    error: dict[str, str] | None
-    phase: str
-    progress: dict[str, Any]
-    created_at: float
-    started_at: float | None
-    finished_at: float | None
-    heartbeat_at: float | None
-    engine_id: str | None
-    stop_requested_at: float | None
-    name: str
-    """Of a run, when somebody has given it one."""
-    place: int | None
-    """Of a run among the runs in the order of their beginning, from 1; never changes while it exists."""
-    pid: int | None
-    """Of the engine process, while the job runs."""
-
-    @property
-    def title(self) -> str:
-        """What people call the run: its name, else its id."""
-        return self.name or self.id
-
-    @property
-    def duration_s(self) -> float | None:
-        """Seconds from the claim to the end, or to now."""
-        if self.started_at is None:
-            return None
-        return (self.finished_at or time.time()) - self.started_at
-
-
-@dataclass(frozen=True)
-class Engine:
-    """An engine process. `role` says which kinds of job it takes."""
-
-    id: str
-    role: str
-    pid: int
-    pid_started_at: float
-    owner_pid: int
-    started_at: float
-    ready_at: float | None
-    job: str | None
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One measured value. Steps and epochs count from zero; `step` is global over epochs."""
-
-    per: str
-    """``step`` or ``epoch``: what the value sums up."""
-    step: int
-    epoch: int
-    split: str
-    """``train`` or ``validation``."""
-    name: str
-    value: float | None
-    """None where the value was not finite."""
-    at: float
-    id: int = 0
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One value of the machine. `step` is how many steps had been trained, counted over epochs."""
-
-    at: float
-    step: int
-    name: str
-    value: float | None
-    id: int = 0
-
-
-@dataclass(frozen=True)
-class LogLine:
-    """One line of a job's log. `source` is ``mirrorboard``, ``tensorflow`` or ``stderr``."""
-
-    at: float
-    level: str
-    source: str
-    text: str
-    id: int = 0
-
-
 def default_home() -> Path:
     """The folder of the store: ``$MIRRORBOARD_HOME``, or ``.mirrorboard`` beside the app."""
     return Path(os.environ.get("MIRRORBOARD_HOME") or Path(__file__).parent.parent / ".mirrorboard")
 
 
-class Store:
-    """Reads and writes the run store. One instance may be used by any number of threads.
-
-    Args:
-        home: Folder of the store; made when it does not exist.
-
-    Raises:
-        StoreError: The folder cannot be written, or the database is damaged or newer than this code.
-    """
-
-    def __init__(self, home: Path) -> None:
-        self.home = home.expanduser().absolute()
-        self.path = self.home / "mirrorboard.sqlite3"
-        self._idle: list[sqlite3.Connection] = []
-        try:
-            self.home.mkdir(parents=True, exist_ok=True)
-            # A database on a read-only folder opens and even reads; only writing tells.
-            probe = self.home / f".probe-{secrets.token_hex(4)}"
-            probe.touch()
-            probe.unlink()
-        except OSError as error:
-            raise StoreError(
-                f"The run store's folder {self.home} cannot be written: {error.strerror}.",
-                "Make it writable, or set MIRRORBOARD_HOME (or --home) to a folder that is.",
-            ) from None
-        self._migrate()
-
-    def close(self) -> None:
-        """Closes the connections. Using the store again opens new ones."""
-        while self._idle:
-            self._idle.pop().close()
-
-    @contextmanager
-    def _read(self) -> Iterator[sqlite3.Connection]:
-        """A connection that nobody else uses meanwhile."""
-        connection = None
-        try:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                connection = self._connect()
-            yield connection
-        except sqlite3.DatabaseError as error:
-            raise self._explained(error) from error
-        finally:
-            if connection is not None:
-                self._idle.append(connection)
-
-    def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            self.path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
-        )
-        try:
-            connection.row_factory = sqlite3.Row
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
-            connection.execute("PRAGMA foreign_keys = ON")
-        except sqlite3.DatabaseError:
-            connection.close()
-            raise
-        return connection
-
-    @contextmanager
-    def _write(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that takes the write lock at once.
-
-        A deferred transaction that reads first fails with "database is locked" without waiting when
-        another writer came between (SQLite, "isolation in WAL mode"); BEGIN IMMEDIATE waits.
-        """
-        with self._read() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-
-    def _explained(self, error: sqlite3.DatabaseError) -> StoreError:
-        text = str(error)
-        if "not a database" in text or "malformed" in text:
-            return StoreError(
-                f"The run store {self.path} is damaged ({text}).",
-                "Move the file away to begin a new store, or put a backup in its place.",
-            )
-        if "readonly" in text or "unable to open" in text:
-            return StoreError(
-                f"The run store {self.path} cannot be written ({text}).",
-                "Make the folder writable, or set MIRRORBOARD_HOME (or --home) to one that is.",
-            )
-        if "full" in text:
-            return StoreError(f"The disk of the run store {self.path} is full.", "Free some space.")
-        return StoreError(
-            f"The run store {self.path} did not answer ({text}).",
-            "Another program may hold it; try again in a moment.",
-        )
-
-    def _migrate(self) -> None:
-        with self._write() as connection:
-            version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-            if version > len(_MIGRATIONS):
-                raise StoreError(
-                    f"The run store {self.path} has schema {version}; this Mirrorboard knows"
-                    f" {len(_MIGRATIONS)} and older.",
-                    "Update Mirrorboard, or choose another folder with MIRRORBOARD_HOME (or --home).",
-                )
-            for number, script in enumerate(_MIGRATIONS[version:], start=version + 1):
-                # Not executescript: it would commit the transaction first.
-                for statement in script.split(";"):
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA user_version = {number}")
+class Store(Database):
+    """Reads and writes the run store. One instance may be used by any number of threads."""
 
     # Jobs
 
@@ -370,7 +53,7 @@ class Store:
             The job's id.
         """
         job_id = secrets.token_hex(4)
-        with self._write() as connection:
+        with self.write() as connection:
             connection.execute(
                 f"INSERT INTO jobs (id, kind, status, config, created_at, place)"
                 f" VALUES (?, ?, ?, ?, ?, {_PLACE})",
@@ -394,7 +77,7 @@ class Store:
         """
         job_id, now = secrets.token_hex(4), time.time()
         started_at = None if duration_s is None else now - duration_s
-        with self._write() as connection:
+        with self.write() as connection:
             cursor = connection.execute(
                 "INSERT INTO jobs"
                 " (id, kind, status, config, created_at, started_at, finished_at, name, place)"
@@ -417,7 +100,7 @@ class Store:
 
     def rename(self, job_id: str, name: str) -> None:
         """Gives a run a name; an empty one takes it away."""
-        with self._write() as connection:
+        with self.write() as connection:
             connection.execute(
                 f"UPDATE jobs SET name = ? WHERE id = ? AND kind IN ({_marks(RUNS)})", (name, job_id, *RUNS)
             )
@@ -429,7 +112,7 @@ class Store:
             The ids of those that were deleted.
         """
         final = [status for status in Status if status.is_final]
-        with self._write() as connection:
+        with self.write() as connection:
             rows = connection.execute(
                 f"DELETE FROM jobs WHERE id IN ({_marks(job_ids)}) AND kind IN ({_marks(RUNS)})"
                 f" AND status IN ({_marks(final)}) RETURNING id",
@@ -465,7 +148,7 @@ class Store:
         )
 
     def _jobs(self, tail: str, values: Sequence[Any]) -> list[Job]:
-        with self._read() as connection:
+        with self.read() as connection:
             rows = connection.execute(
                 "SELECT jobs.*, CASE WHEN jobs.status IN ('running', 'stopping') THEN engines.pid END AS pid"
                 f" FROM jobs LEFT JOIN engines ON engines.id = jobs.engine_id {tail}",
@@ -487,7 +170,7 @@ class Store:
         Returns:
             The job, now running, or None when there is nothing to do.
         """
-        with self._write() as connection:
+        with self.write() as connection:
             row = connection.execute(
                 f"""
                 SELECT id FROM jobs
@@ -528,7 +211,7 @@ class Store:
         Returns:
             The job's status after the request.
         """
-        with self._write() as connection:
+        with self.write() as connection:
             now = time.time()
             queued = connection.execute(
                 "SELECT 1 FROM jobs WHERE id = ? AND status = 'queued'", (job_id,)
@@ -571,7 +254,7 @@ class Store:
                     "details": details,
                 }
             )
-        with self._write() as connection:
+        with self.write() as connection:
             done = self._change(connection, job_id, status, finished_at=time.time(), error=about)
             if done and result is not None:
                 connection.execute("UPDATE jobs SET result = ? WHERE id = ?", (_to_json(result), job_id))
@@ -602,7 +285,7 @@ class Store:
         Returns:
             True when somebody has asked for the job to stop.
         """
-        with self._write() as connection:
+        with self.write() as connection:
             _add_metrics(connection, job.number, metrics)
             connection.executemany(
                 "INSERT INTO logs (job, at, level, source, text) VALUES (?, ?, ?, ?, ?)",
@@ -628,7 +311,7 @@ class Store:
 
     def data_version(self) -> int:
         """A number that changes when another connection has written; costs microseconds to ask."""
-        with self._read() as connection:
+        with self.read() as connection:
             version: int = connection.execute("PRAGMA data_version").fetchone()[0]
         return version
 
@@ -642,7 +325,7 @@ class Store:
             per: ``step`` or ``epoch``.
             after: Only rows with a greater id: pass the last one seen.
         """
-        with self._read() as connection:
+        with self.read() as connection:
             rows = connection.execute(
                 "SELECT id, per, step, epoch, split, name, value, at FROM metrics"
                 " WHERE job = ? AND per = ? AND id > ? ORDER BY id",
@@ -652,7 +335,7 @@ class Store:
 
     def samples(self, job: Job, *, after: int = 0) -> list[Sample]:
         """Values of the machine while a job ran, those with a greater id than `after`."""
-        with self._read() as connection:
+        with self.read() as connection:
             rows = connection.execute(
                 "SELECT id, at, step, name, value FROM samples WHERE job = ? AND id > ? ORDER BY id",
                 (job.number, after),
@@ -661,13 +344,13 @@ class Store:
 
     def last_metric_id(self, job: Job) -> int:
         """Id of the newest value of a job, 0 when it has none."""
-        with self._read() as connection:
+        with self.read() as connection:
             row = connection.execute("SELECT max(id) FROM metrics WHERE job = ?", (job.number,)).fetchone()
         return row[0] or 0
 
     def epochs_done(self, job: Job) -> int:
         """How many epochs have been recorded whole."""
-        with self._read() as connection:
+        with self.read() as connection:
             row = connection.execute(
                 "SELECT count(DISTINCT epoch) FROM metrics WHERE job = ? AND per = 'epoch'", (job.number,)
             ).fetchone()
@@ -675,7 +358,7 @@ class Store:
 
     def best_epochs(self) -> dict[int, tuple[int, float]]:
         """Zero-based epoch and value of the lowest validation loss of every run, by the job's number."""
-        with self._read() as connection:
+        with self.read() as connection:
             # CROSS JOIN keeps SQLite from scanning the metrics of every step.
             rows = connection.execute(
                 f"""
@@ -693,7 +376,7 @@ class Store:
 
     def logs(self, job: Job, *, after: int = 0, limit: int = 2_000) -> list[LogLine]:
         """The newest lines of a job's log after the line with id `after`, oldest first."""
-        with self._read() as connection:
+        with self.read() as connection:
             rows = connection.execute(
                 "SELECT id, at, level, source, text FROM logs WHERE job = ? AND id > ?"
                 " ORDER BY id DESC LIMIT ?",
@@ -705,7 +388,7 @@ class Store:
 
     def add_engine(self, engine: Engine) -> None:
         """Records an engine process that has just been started."""
-        with self._write() as connection:
+        with self.write() as connection:
             connection.execute(
                 "INSERT INTO engines (id, role, pid, pid_started_at, owner_pid, started_at)"
                 " VALUES (?, ?, ?, ?, ?, ?)",
@@ -721,22 +404,22 @@ class Store:
 
     def engine_ready(self, engine_id: str) -> None:
         """Records that an engine has TensorFlow imported and waits for work."""
-        with self._write() as connection:
+        with self.write() as connection:
             connection.execute("UPDATE engines SET ready_at = ? WHERE id = ?", (time.time(), engine_id))
 
     def engine_idle(self, engine_id: str) -> None:
         """Records that an engine has finished its job and takes another."""
-        with self._write() as connection:
+        with self.write() as connection:
             connection.execute("UPDATE engines SET job = NULL WHERE id = ?", (engine_id,))
 
     def remove_engine(self, engine_id: str) -> None:
         """Forgets an engine process that has ended."""
-        with self._write() as connection:
+        with self.write() as connection:
             connection.execute("DELETE FROM engines WHERE id = ?", (engine_id,))
 
     def engines(self) -> list[Engine]:
         """The engine processes that were started and not yet found ended."""
-        with self._read() as connection:
+        with self.read() as connection:
             rows = connection.execute("SELECT * FROM engines ORDER BY started_at").fetchall()
         return [Engine(**row) for row in rows]
 

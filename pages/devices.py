@@ -11,7 +11,8 @@ from core.dashboard import draft, drawings, forms, snippets, units
 from core.dashboard.frame import boundary, page, plain, problem, rerun_when_done
 from core.dashboard.server import latest_answer, machine, missing_device
 from core.errors import ConfigError
-from core.store import Job, Kind, Store
+from core.records import Job, Kind
+from core.store import Store
 
 _TIERS = {
     # Strategy: name, lines of code that it adds, when it pays.

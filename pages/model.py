@@ -11,7 +11,8 @@ from core.dashboard import draft, drawings, forms, units
 from core.dashboard.frame import page, problem, rerun_when_done
 from core.dashboard.server import latest_answer, soon
 from core.errors import ConfigError
-from core.store import Job, Kind, Status, Store
+from core.records import Job, Kind, Status
+from core.store import Store
 
 _OPTIMIZERS = {"nadam": "Nadam", "adam": "Adam", "sgd": "SGD"}
 _METRICS = {

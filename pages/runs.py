@@ -11,7 +11,8 @@ from core.dashboard.compare import compare
 from core.dashboard.frame import page, plain, problem
 from core.dashboard.run_table import actions, filters, table
 from core.errors import ConfigError
-from core.store import RUNS, Store
+from core.records import RUNS
+from core.store import Store
 
 
 def _import(store: Store) -> None:

@@ -11,7 +11,8 @@ from core.dashboard.live import view
 from core.dashboard.run_panel import about, live_panel, summary
 from core.dashboard.server import machine, missing_device, readiness
 from core.errors import ConfigError, RunNotFound
-from core.store import RUNS, Job, Kind, Store
+from core.records import RUNS, Job, Kind
+from core.store import Store
 
 _MONITORS = {"val_loss": "Validation loss", "val_sparse_categorical_accuracy": "Validation accuracy"}
 _REFRESH_S = 1.0

@@ -15,7 +15,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from core.launcher import Launcher
-from core.store import Job, Kind, Store
+from core.records import Job, Kind
+from core.store import Store
 from tests.page_app import Open, sound
 
 ROOT = Path(__file__).parent.parent

@@ -11,7 +11,8 @@ from core import corpus
 from core.config import RunConfig
 from core.corpus import Corpus
 from core.errors import TrainingError
-from core.store import Engine, Job, Kind, LogLine, Metric, Status, Store
+from core.records import Engine, Job, Kind, LogLine, Metric, Status
+from core.store import Store
 
 REFERENCE = (
     # loss, accuracy, val_loss, val_accuracy of the chapter's own run, epochs 1 to 10

@@ -12,7 +12,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from core.config import RunConfig
-from core.store import Kind, Status, Store
+from core.records import Kind, Status
+from core.store import Store
 from tests.browser_app import CHROMIUM, PHONE, chromium, dashboard, heading, settled, tab
 from tests.conftest import LONG, wait_for
 from tests.recorded import finished_run, prepared

@@ -11,7 +11,8 @@ import threading
 import pytest
 from conftest import ROOT, command, json_of, wait_for
 
-from core.store import Kind, Status, Store
+from core.records import Kind, Status
+from core.store import Store
 
 TRAIN = ("train", "--dataset", "synthetic", "--batch-size", "512")
 

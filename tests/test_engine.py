@@ -14,7 +14,7 @@ from core.config import parse_config
 from core.engine.datasets import cache_folders
 from core.engine.devices import why_no_gpu
 from core.engine.layout import cuda_visible_devices, plan
-from core.store import Kind, Status
+from core.records import Kind, Status
 
 needs_reuters = pytest.mark.skipif(
     not any((folder / "reuters.npz").exists() for folder in cache_folders()),

@@ -13,7 +13,7 @@ import pytest
 from conftest import LONG, QUICK, ROOT, ended, wait_for
 
 from core.launcher import Launcher, engine_log, exit_in_words, is_alive
-from core.store import Kind, Status
+from core.records import Kind, Status
 
 STARTER = """
 import sys, time

@@ -20,7 +20,8 @@ from core.config import DeviceLayout, RunConfig
 from core.dashboard import draft, units
 from core.dashboard.charts.training import extremes
 from core.errors import DownloadFailed
-from core.store import Job, Kind, Metric, Status, Store
+from core.records import Job, Kind, Metric, Status
+from core.store import Store
 from tests.conftest import ROOT
 from tests.page_app import Open, charts, drawings, sound, texts
 from tests.recorded import DESCRIPTION, MACHINE, answered, claimed, finished_run, prepared, running_run
@@ -68,7 +69,7 @@ def test_store_that_cannot_be_used(show: Open, home: Path, script: str, harm: st
     assert app.title[0].value == "The run store cannot be used"
     said = {"not a folder": "cannot be written", "damaged": "is damaged", "newer": "has schema 99"}[harm]
     assert said in texts(app)
-    assert "MIRRORBOARD_HOME" in texts(app) or "Move the file away" in texts(app)
+    assert "MIRRORBOARD_HOME" in texts(app) or "move it away" in texts(app)
 
 
 def test_store_that_breaks_while_it_is_used(show: Open, home: Path) -> None:
@@ -79,6 +80,16 @@ def test_store_that_breaks_while_it_is_used(show: Open, home: Path) -> None:
     app.run()
     assert not app.exception
     assert "did not answer (no such table: jobs)" in texts(app)
+
+
+def test_store_that_is_moved_while_it_is_used(show: Open, home: Path) -> None:
+    app = show("pages/training.py")
+    home.rename(home.with_name("elsewhere"))
+    app.run()
+    assert not app.exception
+    assert "was moved, deleted or replaced while Mirrorboard used it" in texts(app)
+    home.with_name("elsewhere").rename(home)
+    sound(app.run())
 
 
 def test_running_job_is_on_every_page(show: Open, store: Store) -> None:

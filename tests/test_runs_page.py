@@ -18,8 +18,9 @@ from core.analysis.comparison import change, differences, flat
 from core.config import RunConfig
 from core.dashboard.run_table import epochs_frame, runs_frame
 from core.errors import ConfigError
+from core.records import RUNS, Job, Kind, Metric, Status
 from core.report import add_import
-from core.store import RUNS, Job, Kind, Metric, Status, Store
+from core.store import Store
 from tests.page_app import Open, charts, sound, texts
 from tests.recorded import claimed, finished_run, running_run
 

@@ -9,9 +9,10 @@ import time
 import numpy as np
 import pytest
 
-from core import store as module
+from core import database
 from core.errors import MirrorboardError, RunNotFound, StoreError
-from core.store import RUNS, Engine, Kind, LogLine, Metric, Status, Store
+from core.records import RUNS, Engine, Kind, LogLine, Metric, Status
+from core.store import Store
 
 
 def engine(engine_id: str, pid: int = 1) -> Engine:
@@ -143,6 +144,19 @@ def test_a_damaged_database_is_named_and_left_alone(home):
     assert (home / "mirrorboard.sqlite3").read_bytes().startswith(b"this is no database")
 
 
+def test_a_store_that_was_replaced_is_noticed(home, store):
+    job_id = store.submit(Kind.TRAIN, {})
+    aside = store.path.with_name("aside")
+    store.path.rename(aside)
+    with pytest.raises(StoreError, match="was moved, deleted or replaced"):
+        store.jobs()
+    with pytest.raises(StoreError, match="was moved, deleted or replaced"):
+        store.submit(Kind.TRAIN, {})
+    assert not store.path.exists()
+    aside.rename(store.path)
+    assert store.job(job_id).status is Status.QUEUED
+
+
 def test_a_newer_schema_is_refused(home, store):
     connection = sqlite3.connect(home / "mirrorboard.sqlite3")
     connection.execute("PRAGMA user_version = 99")
@@ -234,7 +248,7 @@ def test_a_run_keeps_its_place_when_others_go(store):
 def test_runs_of_the_first_schema_get_places_and_no_names(home):
     home.mkdir()
     connection = sqlite3.connect(home / "mirrorboard.sqlite3")
-    connection.executescript(module._MIGRATIONS[0])
+    connection.executescript(database._MIGRATIONS[0])
     for n, kind in enumerate(("inspect", "train", "check", "train")):
         connection.execute(
             "INSERT INTO jobs (id, kind, status, config, created_at) VALUES (?, ?, 'completed', '{}', 1.0)",

@@ -14,7 +14,8 @@ import pytest
 
 from core.config import DeviceLayout, RunConfig
 from core.engine.system import Sampler
-from core.store import Job, Kind, Sample, Status, Store
+from core.records import Job, Kind, Sample, Status
+from core.store import Store
 from tests.conftest import QUICK
 from tests.page_app import Open, charts
 from tests.recorded import STEPS, running_run

@@ -16,7 +16,8 @@ from core.analysis.criteria import accuracy_name, epoch_numbers, series
 from core.config import parse_config
 from core.dashboard import charts, draft, units
 from core.errors import ConfigError
-from core.store import Job, Kind, Store
+from core.records import Job, Kind
+from core.store import Store
 
 _ALONG: dict[charts.Along, str] = {"epoch": "Epochs", "step": "Steps", "time": "Wall time"}
 _FEWEST = 2

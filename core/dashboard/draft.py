@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 
 from core.config import DeviceLayout, RunConfig, parse_config
 from core.errors import ConfigError
-from core.store import Status
+from core.records import Status
 
 _ADDRESS = """
 export default function ({ data }) {

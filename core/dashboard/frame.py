@@ -15,7 +15,8 @@ from core.config import parse_config
 from core.dashboard import draft, units
 from core.dashboard.server import Readiness, open_store
 from core.errors import MirrorboardError
-from core.store import ACTIVE, Job, Kind, Status, Store
+from core.records import ACTIVE, Job, Kind, Status
+from core.store import Store
 
 _log = logging.getLogger(__name__)
 

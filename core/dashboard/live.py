@@ -18,7 +18,8 @@ from core.analysis.overfitting import Diagnosis, diagnose
 from core.config import parse_config
 from core.dashboard import charts
 from core.dashboard.charts import Axis, Curves, Quantity, StepValues
-from core.store import Job, Kind, Metric, Sample, Store
+from core.records import Job, Kind, Metric, Sample
+from core.store import Store
 
 _Made = TypeVar("_Made")
 

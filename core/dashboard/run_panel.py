@@ -10,7 +10,8 @@ from core.dashboard import charts, draft, units
 from core.dashboard.frame import LOOKS, badge, boundary, plain, problem, run_share
 from core.dashboard.live import RunView, view
 from core.dashboard.stopping import choose_lines, chosen_thresholds, lines, stopping
-from core.store import Job, Kind, Status, Store
+from core.records import Job, Kind, Status
+from core.store import Store
 
 _ACCURACIES = {
     "sparse_categorical_accuracy": "Accuracy",

@@ -14,7 +14,8 @@ import streamlit as st
 from core.dashboard import draft, units
 from core.dashboard.compare import parameters
 from core.dashboard.frame import STEPS, plain
-from core.store import RUNS, Job, Kind, Status, Store
+from core.records import RUNS, Job, Kind, Status
+from core.store import Store
 
 _LONGEST_NAME = 80
 

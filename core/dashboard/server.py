@@ -21,7 +21,8 @@ from core.dashboard import units
 from core.dashboard.charts import install_plotly_js
 from core.errors import UnknownDevice
 from core.launcher import Launcher
-from core.store import Job, Kind, Status, Store, default_home
+from core.records import Job, Kind, Status
+from core.store import Store, default_home
 
 _log = logging.getLogger(__name__)
 _one_at_a_time = threading.Lock()

@@ -13,7 +13,7 @@ import numpy as np
 
 from core.engine.models import STEP_COLUMNS, STEP_SUMS
 from core.engine.pipeline import Batches
-from core.store import LogLine, Metric
+from core.records import LogLine, Metric
 
 
 class Stopped(Exception):

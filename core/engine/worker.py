@@ -30,7 +30,8 @@ from core.engine.fit import train
 from core.engine.system import Sampler
 from core.errors import ConfigError, MirrorboardError, StoreError, TrainingError
 from core.launcher import ROLES, engine_log, is_alive
-from core.store import Job, Kind, LogLine, Metric, Sample, Status, Store
+from core.records import Job, Kind, LogLine, Metric, Sample, Status
+from core.store import Store
 
 _log = logging.getLogger("mirrorboard")
 

@@ -1,0 +1,216 @@
+"""The run store's SQLite file: its schema, its connections, and what goes wrong with a file."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from core.errors import StoreError
+
+_MIGRATIONS = [
+    # Never edit one that has been released: append the next.
+    """
+    CREATE TABLE jobs (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        id TEXT NOT NULL UNIQUE,
+        kind TEXT NOT NULL,
+        status TEXT NOT NULL,
+        config TEXT NOT NULL,
+        result TEXT,
+        error TEXT,
+        phase TEXT NOT NULL DEFAULT '',
+        progress TEXT NOT NULL DEFAULT '{}',
+        created_at REAL NOT NULL,
+        started_at REAL,
+        finished_at REAL,
+        heartbeat_at REAL,
+        engine_id TEXT,
+        stop_requested_at REAL
+    );
+    CREATE INDEX jobs_by_status ON jobs (status, kind, number);
+    CREATE TABLE metrics (
+        id INTEGER PRIMARY KEY,
+        job INTEGER NOT NULL REFERENCES jobs (number) ON DELETE CASCADE,
+        per TEXT NOT NULL CHECK (per IN ('step', 'epoch')),
+        step INTEGER NOT NULL,
+        epoch INTEGER NOT NULL,
+        split TEXT NOT NULL CHECK (split IN ('train', 'validation')),
+        name TEXT NOT NULL,
+        value REAL CHECK (typeof(value) IN ('real', 'null')),
+        at REAL NOT NULL
+    );
+    CREATE INDEX metrics_by_job ON metrics (job, per, id);
+    CREATE TABLE logs (
+        id INTEGER PRIMARY KEY,
+        job INTEGER NOT NULL REFERENCES jobs (number) ON DELETE CASCADE,
+        at REAL NOT NULL,
+        level TEXT NOT NULL,
+        source TEXT NOT NULL,
+        text TEXT NOT NULL
+    );
+    CREATE INDEX logs_by_job ON logs (job, id);
+    CREATE TABLE engines (
+        id TEXT PRIMARY KEY,
+        role TEXT NOT NULL,
+        pid INTEGER NOT NULL,
+        pid_started_at REAL NOT NULL,
+        owner_pid INTEGER NOT NULL,
+        started_at REAL NOT NULL,
+        ready_at REAL,
+        job TEXT
+    );
+    """,
+    """
+    ALTER TABLE jobs ADD COLUMN name TEXT NOT NULL DEFAULT '';
+    ALTER TABLE jobs ADD COLUMN place INTEGER;
+    UPDATE jobs SET place = (
+        SELECT count(*) FROM jobs AS earlier WHERE earlier.kind = 'train' AND earlier.number <= jobs.number
+    ) WHERE kind = 'train';
+    """,
+    """
+    CREATE TABLE samples (
+        id INTEGER PRIMARY KEY,
+        job INTEGER NOT NULL REFERENCES jobs (number) ON DELETE CASCADE,
+        at REAL NOT NULL,
+        step INTEGER NOT NULL,
+        name TEXT NOT NULL,
+        value REAL CHECK (typeof(value) IN ('real', 'null'))
+    );
+    CREATE INDEX samples_by_job ON samples (job, id)
+    """,
+]
+
+_BUSY_TIMEOUT_S = 10.0
+
+
+class Database:
+    """Connections to the file, brought to the newest schema. Any number of threads may use one instance.
+
+    Args:
+        home: Folder of the file; made when it does not exist.
+
+    Raises:
+        StoreError: The folder cannot be written, or the file is damaged or newer than this code.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home.expanduser().absolute()
+        self.path = self.home / "mirrorboard.sqlite3"
+        self._idle: list[sqlite3.Connection] = []
+        self._file: tuple[int, int] | None = None
+        try:
+            self.home.mkdir(parents=True, exist_ok=True)
+            # A database on a read-only folder opens and even reads; only writing tells.
+            probe = self.home / f".probe-{secrets.token_hex(4)}"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise StoreError(
+                f"The run store's folder {self.home} cannot be written: {error.strerror}.",
+                "Make it writable, or set MIRRORBOARD_HOME (or --home) to a folder that is.",
+            ) from None
+        self._migrate()
+        self._file = self._on_disk()
+
+    def _on_disk(self) -> tuple[int, int] | None:
+        """Which file is at the path; None where there is none."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def close(self) -> None:
+        """Closes the connections. Using the store again opens new ones."""
+        while self._idle:
+            self._idle.pop().close()
+
+    @contextmanager
+    def read(self) -> Iterator[sqlite3.Connection]:
+        """A connection that nobody else uses meanwhile."""
+        if self._file is not None and self._on_disk() != self._file:
+            # An open connection would go on with a file that nobody finds again.
+            raise StoreError(
+                f"The run store {self.path} was moved, deleted or replaced while Mirrorboard used it.",
+                "Put it back, or start Mirrorboard again to use what is there now.",
+            )
+        connection = None
+        try:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                connection = self._connect()
+            yield connection
+        except sqlite3.DatabaseError as error:
+            raise self._explained(error) from error
+        finally:
+            if connection is not None:
+                self._idle.append(connection)
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        )
+        try:
+            connection.row_factory = sqlite3.Row
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute("PRAGMA foreign_keys = ON")
+        except sqlite3.DatabaseError:
+            connection.close()
+            raise
+        return connection
+
+    @contextmanager
+    def write(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that takes the write lock at once.
+
+        A deferred transaction that reads first fails with "database is locked" without waiting when
+        another writer came between (SQLite, "isolation in WAL mode"); BEGIN IMMEDIATE waits.
+        """
+        with self.read() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def _explained(self, error: sqlite3.DatabaseError) -> StoreError:
+        text = str(error)
+        if "not a database" in text or "malformed" in text:
+            return StoreError(
+                f"The run store {self.path} is damaged ({text}).",
+                "Stop Mirrorboard, then put a backup in its place, or move it away to begin a new store.",
+            )
+        if "readonly" in text or "unable to open" in text:
+            return StoreError(
+                f"The run store {self.path} cannot be written ({text}).",
+                "Make the folder writable, or set MIRRORBOARD_HOME (or --home) to one that is.",
+            )
+        if "full" in text:
+            return StoreError(f"The disk of the run store {self.path} is full.", "Free some space.")
+        return StoreError(
+            f"The run store {self.path} did not answer ({text}).",
+            "Another program may hold it; try again in a moment.",
+        )
+
+    def _migrate(self) -> None:
+        with self.write() as connection:
+            version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version > len(_MIGRATIONS):
+                raise StoreError(
+                    f"The run store {self.path} has schema {version}; this Mirrorboard knows"
+                    f" {len(_MIGRATIONS)} and older.",
+                    "Update Mirrorboard, or choose another folder with MIRRORBOARD_HOME (or --home).",
+                )
+            for number, script in enumerate(_MIGRATIONS[version:], start=version + 1):
+                # Not executescript: it would commit the transaction first.
+                for statement in script.split(";"):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {number}")
