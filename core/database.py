@@ -81,6 +81,9 @@ _MIGRATIONS = [
     );
     CREATE INDEX samples_by_job ON samples (job, id)
     """,
+    """
+    ALTER TABLE jobs ADD COLUMN tags TEXT NOT NULL DEFAULT '[]'
+    """,
 ]
 
 _BUSY_TIMEOUT_S = 10.0

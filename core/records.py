@@ -69,6 +69,8 @@ class Job:
     stop_requested_at: float | None
     name: str
     """Of a run, when somebody has given it one."""
+    tags: list[str]
+    """Of a run: words to find it by, sorted."""
     place: int | None
     """Of a run among the runs in the order of their beginning, from 1; never changes while it exists."""
     pid: int | None

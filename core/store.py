@@ -105,6 +105,21 @@ class Store(Database):
                 f"UPDATE jobs SET name = ? WHERE id = ? AND kind IN ({_marks(RUNS)})", (name, job_id, *RUNS)
             )
 
+    def tag(self, job_ids: Sequence[str], *, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
+        """Gives runs tags, and takes others away from them."""
+        add, remove = set(add), set(remove)
+        with self.write() as connection:
+            rows = connection.execute(
+                f"SELECT id, tags FROM jobs WHERE id IN ({_marks(job_ids)}) AND kind IN ({_marks(RUNS)})",
+                (*job_ids, *RUNS),
+            ).fetchall()
+            for row in rows:
+                tags = sorted((set(json.loads(row["tags"])) | add) - remove, key=str.casefold)
+                connection.execute(
+                    "UPDATE jobs SET tags = ? WHERE id = ?",
+                    (json.dumps(tags, ensure_ascii=False), row["id"]),
+                )
+
     def delete(self, job_ids: Sequence[str]) -> list[str]:
         """Deletes runs with their metrics and logs; those that have not ended are left alone.
 
@@ -437,7 +452,7 @@ def _add_metrics(connection: sqlite3.Connection, job: int, metrics: Iterable[Met
 
 def _job(row: sqlite3.Row) -> Job:
     values = dict(row)
-    for column in ("config", "result", "error", "progress"):
+    for column in ("config", "result", "error", "progress", "tags"):
         values[column] = None if values[column] is None else json.loads(values[column])
     return Job(**{**values, "kind": Kind(values["kind"]), "status": Status(values["status"])})
 

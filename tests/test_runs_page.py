@@ -162,6 +162,31 @@ def test_rename(show: Open, store: Store) -> None:
     assert "**Run <b>two</b> *replicas***" in texts(show("pages/training.py", run=job.id))
 
 
+def test_tags_are_given_found_and_taken_away(show: Open, store: Store) -> None:
+    one, two = finished_run(store), finished_run(store)
+    app = show("pages/runs.py", runs=chosen(one, two))
+    tags = app.multiselect(key=f"tags_{two.id}_{one.id}")
+    tags.options += ["  lesson  1 ", "*b*"]  # what the browser offers when a new one is typed
+    tags.set_value(["  lesson  1 ", "*b*"]).run()
+    app.button(key="save_tags").click().run()
+    assert [store.job(job.id).tags for job in (one, two)] == [["*b*", "lesson 1"]] * 2
+    shown = sound(app).dataframe[0].value["Tags"]
+    assert [list(tags) for tags in shown] == [["*b*", "lesson 1"]] * 2
+
+    app = show("pages/runs.py", runs=chosen(one))
+    app.multiselect(key=f"tags_{one.id}").set_value(["*b*"]).run()
+    app.button(key="save_tags").click().run()
+    assert [store.job(job.id).tags for job in (one, two)] == [["*b*"], ["*b*", "lesson 1"]]
+
+    app = show("pages/runs.py", runs__tags='["lesson 1"]')
+    assert sound(app).dataframe[0].value["Run"].tolist() == [two.id]
+    app = show("pages/runs.py", runs__tags='["gone"]')
+    assert len(sound(app).dataframe[0].value) == 2
+    app.text_input(key="runs.find").set_value("LESSON").run()
+    assert sound(app).dataframe[0].value["Run"].tolist() == [two.id]
+    assert runs_frame(store).tags.tolist() == ['["*b*", "lesson 1"]', '["*b*"]']
+
+
 def test_delete_asks_first_and_leaves_running_ones(show: Open, store: Store) -> None:
     done, kept, running = finished_run(store), finished_run(store), running_run(store, epochs=1)
     app = show("pages/runs.py", runs=chosen(done, running), run=done.id)

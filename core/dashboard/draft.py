@@ -102,6 +102,7 @@ _VIEWS = {
         ("runs", [], list[str]),
         ("runs.find", "", str),
         ("runs.status", [], list[Status]),
+        ("runs.tags", [], list[str]),
         ("compare.along", "epoch", Literal["epoch", "step", "time"]),
         ("compare.baseline", "", str),
     )

@@ -18,16 +18,19 @@ from core.records import RUNS, Job, Kind, Status
 from core.store import Store
 
 _LONGEST_NAME = 80
+_LONGEST_TAG = 30
 
 
 def filters(jobs: Sequence[Job]) -> list[Job]:
     """Lets the viewer filter, and returns what is left."""
+    tags = sorted({tag for job in jobs for tag in job.tags}, key=str.casefold)
+    st.session_state["runs.tags"] = [tag for tag in draft.value("runs.tags") if tag in tags]
     left, right = st.columns([2, 3], vertical_alignment="bottom")
     with left:
         text = st.text_input(
             "Find",
             key="runs.find",
-            placeholder="Name, id, strategy or dataset",
+            placeholder="Name, tag, id, strategy or dataset",
             icon=":material/search:",
             persist_state="session",
         )
@@ -40,16 +43,29 @@ def filters(jobs: Sequence[Job]) -> list[Job]:
             key="runs.status",
             persist_state="session",
         )
+    if tags:
+        st.pills(
+            "Tags",
+            tags,
+            format_func=plain,
+            selection_mode="multi",
+            key="runs.tags",
+            persist_state="session",
+        )
+    wanted = set(draft.value("runs.tags"))
     words = (text or "").casefold().split()
     return [
         job
         for job in jobs
-        if (not statuses or job.status in statuses) and all(word in _searched(job) for word in words)
+        if (not statuses or job.status in statuses)
+        and wanted <= set(job.tags)
+        and all(word in _searched(job) for word in words)
     ]
 
 
 def _searched(job: Job) -> str:
-    return f"{job.title} {job.id} {job.status} {json.dumps(job.config, ensure_ascii=False)}".casefold()
+    config = json.dumps(job.config, ensure_ascii=False)
+    return f"{job.title} {job.id} {job.status} {' '.join(job.tags)} {config}".casefold()
 
 
 def row(job: Job, best: tuple[int, float] | None) -> dict[str, Any]:
@@ -65,6 +81,7 @@ def row(job: Job, best: tuple[int, float] | None) -> dict[str, Any]:
     return {
         "Run": job.title,
         "Status": str(job.status),
+        "Tags": job.tags,
         "Created": datetime.fromtimestamp(job.created_at, UTC),
         "Strategy": "imported" if job.kind is Kind.IMPORT else layout.get("strategy"),
         "Devices": f"{len(devices)} × {', '.join(kinds)}" if devices else None,
@@ -80,9 +97,12 @@ def table(store: Store, jobs: Sequence[Job]) -> None:
     best = store.best_epochs()
     ids = [job.id for job in jobs]
     chosen = draft.value("runs")
+    frame = pd.DataFrame([row(job, best.get(job.number)) for job in jobs])
+    if not any(job.tags for job in jobs):
+        frame = frame.drop(columns="Tags")
     # Streamlit keeps a selection by position: another list of runs must be another table.
     event = st.dataframe(
-        pd.DataFrame([row(job, best.get(job.number)) for job in jobs]),
+        frame,
         key=f"runs_table_{hash(tuple(ids))}",
         on_select="rerun",
         selection_mode="multi-row",
@@ -90,6 +110,7 @@ def table(store: Store, jobs: Sequence[Job]) -> None:
         hide_index=True,
         placeholder="–",
         column_config={
+            "Tags": st.column_config.ListColumn(),
             "Created": st.column_config.DatetimeColumn(
                 f"Created ({units.zone()})", format="D MMM YYYY, HH:mm", timezone=units.zone()
             ),
@@ -114,6 +135,9 @@ def actions(store: Store, chosen: Sequence[Job]) -> None:
                 name_key = f"name_{one.id}"
                 st.text_input("Name", one.name, max_chars=_LONGEST_NAME, key=name_key, placeholder=one.id)
                 st.button("Save", key="save_name", on_click=_rename, args=(store, one.id, name_key))
+        with st.popover("Tags", key="tags", icon=":material/label:", disabled=not chosen):
+            if chosen:
+                _tags(store, chosen)
         with st.popover("Delete", key="delete", icon=":material/delete:", disabled=not chosen):
             _ask_to_delete(store, chosen)
         with st.popover("Export", key="export", icon=":material/download:"):
@@ -122,6 +146,27 @@ def actions(store: Store, chosen: Sequence[Job]) -> None:
 
 def _rename(store: Store, run_id: str, key: str) -> None:
     store.rename(run_id, " ".join(st.session_state[key].split()))
+
+
+def _tags(store: Store, chosen: Sequence[Job]) -> None:
+    known = sorted({tag for job in store.jobs(kinds=RUNS) for tag in job.tags}, key=str.casefold)
+    shared = sorted(set.intersection(*(set(job.tags) for job in chosen)), key=str.casefold)
+    ids = [job.id for job in chosen]
+    key = f"tags_{'_'.join(ids)}"
+    st.multiselect(
+        "Tags" if len(chosen) == 1 else f"Tags that all {len(chosen)} runs have",
+        known,
+        shared,
+        key=key,
+        accept_new_options=True,
+        placeholder="Choose, or type a new one",
+    )
+    st.button("Save", key="save_tags", on_click=_retag, args=(store, ids, shared, key))
+
+
+def _retag(store: Store, run_ids: list[str], before: list[str], key: str) -> None:
+    asked = {" ".join(tag.split())[:_LONGEST_TAG] for tag in st.session_state[key]} - {""}
+    store.tag(run_ids, add=asked, remove=set(before) - asked)
 
 
 def _ask_to_delete(store: Store, chosen: Sequence[Job]) -> None:
@@ -189,6 +234,7 @@ def runs_frame(store: Store) -> pd.DataFrame:
             {
                 "run_id": job.id,
                 "name": job.name,
+                "tags": json.dumps(job.tags, ensure_ascii=False),
                 "kind": str(job.kind),
                 "status": str(job.status),
                 "created_at": datetime.fromtimestamp(job.created_at, UTC),
