@@ -154,7 +154,7 @@ def _tags(store: Store, chosen: Sequence[Job]) -> None:
     ids = [job.id for job in chosen]
     key = f"tags_{'_'.join(ids)}"
     st.multiselect(
-        "Tags" if len(chosen) == 1 else f"Tags that all {len(chosen)} runs have",
+        "Tags" if len(chosen) == 1 else "Tags that every chosen run has",
         known,
         shared,
         key=key,
