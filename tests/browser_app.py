@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_play
 
 from tests.conftest import ROOT, wait_for
 
-CHROMIUM = "/usr/bin/chromium"
+BROWSERS = ("chromium", "google-chrome")
+"""Any of these will do; `make test` installs the first where it finds none."""
+CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), BROWSERS[0])
 DESKTOP = (1440, 1000)
 PHONE = (390, 844)
 
@@ -56,7 +59,7 @@ def _answers(address: str) -> bool:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Debian's Chromium, headless."""
+    """Chromium, or Chrome, headless."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import base64
 import math
+import re
 import sqlite3
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from core.dashboard.charts.training import extremes
 from core.errors import DownloadFailed
 from core.records import Job, Kind, Metric, Status
 from core.store import Store
+from tests.browser_app import BROWSERS
 from tests.conftest import ROOT
 from tests.page_app import Open, charts, drawings, sound, texts
 from tests.recorded import DESCRIPTION, MACHINE, answered, claimed, finished_run, prepared, running_run
@@ -533,6 +535,46 @@ def test_loss_that_is_not_finite_breaks_the_line(show: Open, store: Store) -> No
     assert figures["Best epoch"] == "3 of 4"
 
 
+def test_charts_without_a_finite_value_say_why(show: Open, store: Store) -> None:
+    job = running_run(store, epochs=0)
+    rows = [
+        Metric("epoch", 281 * (epoch + 1) - 1, epoch, split, "loss", math.nan, 0.0)
+        for epoch in range(3)
+        for split in ("train", "validation")
+    ]
+    store.report(job, metrics=rows)
+    store.finish(job.id, Status.STOPPED)
+    shown = charts(show("pages/training.py", run=job.id))
+    assert {
+        title.partition(":")[0]: [
+            note["text"] for note in content["figure"]["layout"].get("annotations", [])
+        ][-1]
+        for title, content in shown.items()
+    } == {
+        "Loss": "Every loss was NaN or infinite: the run diverged.",
+        "Accuracy": "This was not recorded.",
+        "Generalization loss GL": "No epoch has a finite validation loss.",
+        "Generalization gap": "No epoch has a finite loss of both kinds.",
+    }
+    finished = finished_run(store)
+    notes = str(charts(show("pages/training.py", run=finished.id)))
+    assert "finite" not in notes
+    assert "recorded" not in notes
+
+
+def test_nothing_opaque_lies_on_the_curves(show: Open, store: Store) -> None:
+    """The label of the best epoch stands above the plot, those of the stopping rules have no background."""
+    job = finished_run(store)
+    shown = charts(show("pages/training.py", run=job.id))
+    for content in shown.values():
+        layout = content["figure"]["layout"]
+        (best,) = [note for note in layout["annotations"] if note["text"].startswith("best epoch 3")]
+        assert (best["yref"], best["y"], best["yanchor"], best["xanchor"]) == ("paper", 1, "bottom", "left")
+        assert layout["margin"]["t"] >= 20
+    for title in ("Loss: training against validation", "Accuracy: training against validation"):
+        assert not [note for note in shown[title]["figure"]["layout"]["annotations"] if "bgcolor" in note]
+
+
 @given(
     values=st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), max_size=400).map(np.array),
     most=st.integers(4, 50),
@@ -549,6 +591,14 @@ def test_drawn_batches_keep_every_peak(values: NDArray[np.float64], most: int) -
 
 
 # Rooms
+
+
+def test_make_test_installs_a_browser_only_where_the_tests_would_find_none() -> None:
+    """Else the tests in a browser would skip, and nobody would notice."""
+    (line,) = [
+        line for line in (ROOT / "Makefile").read_text("utf-8").splitlines() if "-y -qq chromium" in line
+    ]
+    assert tuple(re.findall(r"command -v (\S+)", line)) == BROWSERS
 
 
 def test_dashboard_never_imports_tensorflow() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from core.dashboard.charts.component import chart
+from core.dashboard.charts.component import chart, say_if_empty
 from core.dashboard.charts.training import extremes
 
 Along = Literal["epoch", "step", "time"]
@@ -75,5 +75,6 @@ def overlaid_losses(runs: Sequence[Overlaid], along: Along) -> bytes:
             lowest.append(f"{run.title} {np.nanmin(run.losses):.3f}")
     figure.update_xaxes(title_text=_TITLES[along], tickformat=",d", rangemode="tozero")
     figure.update_yaxes(title_text="Validation loss (nats)", rangemode="tozero")
+    say_if_empty(figure, "None of these runs has a finite validation loss.")
     figure.update_layout(height=400, uirevision=along, legend_uirevision="runs", showlegend=True)
     return chart(figure, "Validation loss of the chosen runs", f"Lowest: {', '.join(lowest) or 'none'}.")

@@ -12,6 +12,7 @@ import json
 import secrets
 from pathlib import Path
 
+import numpy as np
 import pandas as pd  # noqa: F401 - Plotly looks for it, and must not find it half imported by another thread
 import plotly
 import plotly.graph_objects as go
@@ -164,6 +165,14 @@ def chart(figure: go.Figure, title: str, description: str) -> bytes:
     src = f"/{base}/app/static/{_file_name()}" if base else f"/app/static/{_file_name()}"
     about = json.dumps({"src": src, "label": description, "title": title}, allow_nan=False)
     return f'{about[:-1]}, "figure": {figure.to_json()}}}'.encode()
+
+
+def say_if_empty(figure: go.Figure, why: str) -> None:
+    """Writes into the plot why it is empty, when no trace has a finite value."""
+    if not any(np.isfinite(np.asarray(trace.y, np.float64)).any() for trace in figure.data):
+        figure.add_annotation(
+            x=0.5, y=0.5, xref="paper", yref="paper", text=why, showarrow=False, font_size=13
+        )
 
 
 def show(content: bytes, key: str) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from core.analysis.overfitting import Diagnosis
 from core.dashboard import units
-from core.dashboard.charts.component import chart
+from core.dashboard.charts.component import chart, say_if_empty
 
 Axis = Literal["epoch", "step"]
 
@@ -28,6 +28,10 @@ _TOWER = 100
 """How many times the first loss another must be for the axis to become logarithmic."""
 _STRIP = 210
 """Height of a small chart in pixels."""
+_ABOVE = 20
+"""Room above the plot for the label of the best epoch, in pixels."""
+_LEGEND = 1.08
+"""Height of the legend's foot, above that label, as a share of the plot's."""
 _APART = 0.07
 """Share of an axis that two labels must be apart to have one each."""
 
@@ -91,8 +95,8 @@ def loss_curve(curves: Curves, batches: StepValues) -> bytes:
         figure.update_yaxes(title_text="Cross-entropy loss (nats, logarithmic)", type="log")
     else:
         figure.update_yaxes(title_text="Cross-entropy loss (nats)", rangemode="tozero")
-    # Below the label of the best epoch, where a loss curve seldom is.
     _annotate(figure, curves, labels_at=1)
+    _say_if_nothing_is_finite(figure, curves, "loss", "Every loss was NaN or infinite: the run diverged.")
     return chart(finish(figure, curves), "Loss: training against validation", _in_words("loss", curves))
 
 
@@ -113,8 +117,9 @@ def accuracy_curve(curves: Curves, batches: StepValues, name: str) -> bytes:
         name: Which accuracy, as Keras names it.
     """
     figure = _figure(curves, batches, name, digits=4)
-    figure.update_yaxes(title_text="Accuracy (share of examples)", tickformat=".0%")
+    figure.update_yaxes(title_text="Accuracy (share of examples)", tickformat=".3~%")
     _annotate(figure, curves, labels_at=0)
+    _say_if_nothing_is_finite(figure, curves, name, "Every accuracy was NaN or infinite.")
     kind = "Top-5 accuracy" if "top_k" in name else "Accuracy"
     return chart(finish(figure, curves), f"{kind}: training against validation", _in_words(name, curves))
 
@@ -125,6 +130,8 @@ def gap_curve(curves: Curves) -> bytes:
     figure = _strip(curves, gaps, "violet", "epoch %{customdata}: gap %{y:+.3f} nats<extra></extra>")
     figure.update_yaxes(title_text="Gap (nats)")
     _annotate(figure, curves)
+    if gaps:
+        say_if_empty(figure, "No epoch has a finite loss of both kinds.")
     last = next((gap for gap in reversed(gaps) if gap is not None), None)
     description = "No epoch has ended yet."
     if last is not None:
@@ -151,9 +158,9 @@ def generalization_loss_curve(curves: Curves, thresholds: Sequence[float]) -> by
     top = 1.08 * max([*known, *thresholds, 1.0])
     for height, names in _grouped([(alpha, f"GL_{alpha:g}") for alpha in thresholds], _APART * 2 * top):
         figure.add_annotation(
-            x=1,
+            x=0,  # the first epoch ends further right, and GL begins at 0
             xref="paper",
-            xanchor="right",
+            xanchor="left",
             y=height,
             yanchor="bottom",
             text=names,
@@ -166,6 +173,8 @@ def generalization_loss_curve(curves: Curves, thresholds: Sequence[float]) -> by
         figure.add_hline(y=alpha, line={"width": 1, "dash": "dash", "color": "var(--st-text-color)"})
     figure.update_yaxes(title_text="GL (%)", range=[-0.04 * top, top])
     _annotate(figure, curves)
+    if values:
+        say_if_empty(figure, "No epoch has a finite validation loss.")
     description = "No epoch has ended yet."
     if known:
         description = f"GL is at most {max(known):,.1f} %; the thresholds are {_listed(thresholds)} %."
@@ -186,6 +195,7 @@ def _strip(curves: Curves, values: Sequence[float | None], colour: str, hover: s
             fillcolor=f"var(--st-{colour}-background-color)",
             hovertemplate=hover,
             showlegend=False,
+            cliponaxis=False,  # else the outer markers are cut in half
         )
     )
 
@@ -272,6 +282,8 @@ def _annotate(figure: go.Figure, curves: Curves, labels_at: int | None = None) -
         curves: The run.
         labels_at: Where the names of the criteria stand: 0 at the foot, 1 at the top, None nowhere.
     """
+    # From the first refresh on, so that nothing moves when the label comes.
+    figure.update_layout(margin_t=_ABOVE, legend_y=_LEGEND)
     best = curves.diagnosis.best_epoch
     if best is None or len(curves.history) < 2:  # noqa: PLR2004 - a single epoch is best by default
         return
@@ -284,14 +296,12 @@ def _annotate(figure: go.Figure, curves: Curves, labels_at: int | None = None) -
         x=at,
         y=1,
         yref="paper",
-        yanchor="top",
-        xanchor="right" if best > 0.7 * last else "left",
-        align="left",
-        text=f" best epoch {best} <br> overfitting after it " if overfit_from else f" best epoch {best} ",
+        # Above the plot, where it hides nothing, and towards the side that has room for it.
+        yanchor="bottom",
+        xanchor="right" if at > curves.end / 2 else "left",
+        text=f"best epoch {best}, then overfitting" if overfit_from else f"best epoch {best}",
         showarrow=False,
-        font={"color": "var(--st-green-text-color)"},
-        bgcolor="var(--st-background-color)",
-        opacity=0.9,
+        font={"color": "var(--st-green-text-color)", "size": 11},
     )
     if overfit_from:
         figure.add_vrect(
@@ -317,14 +327,12 @@ def _mark_stops(figure: go.Figure, curves: Curves, labels_at: int | None) -> Non
             y=labels_at,
             yref="paper",
             yanchor="top" if labels_at else "bottom",
-            yshift=-40 if labels_at else 4,
+            yshift=-4 if labels_at else 4,
             xanchor="right",
             text=names,
             textangle=-90,
             showarrow=False,
             font_size=10,
-            bgcolor="var(--st-background-color)",
-            opacity=0.85,
         )
 
 
@@ -355,6 +363,12 @@ def finish(figure: go.Figure, curves: Curves, height: int = 360) -> go.Figure:
     figure.update_layout(height=height, uirevision=f"{curves.run_id} {curves.axis}", hovermode="closest")
     figure.update_layout(legend_uirevision=curves.run_id)
     return figure
+
+
+def _say_if_nothing_is_finite(figure: go.Figure, curves: Curves, name: str, why: str) -> None:
+    if curves.history:
+        recorded = any(key in row for row in curves.history for key in (name, f"val_{name}"))
+        say_if_empty(figure, why if recorded else "This was not recorded.")
 
 
 def _floats(values: Sequence[float | None]) -> NDArray[np.float64]:
