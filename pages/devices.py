@@ -9,9 +9,10 @@ import streamlit as st
 from core.config import LOCAL_TPU, DeviceLayout
 from core.dashboard import draft, drawings, forms, snippets, units
 from core.dashboard.frame import boundary, page, plain, problem, rerun_when_done
+from core.dashboard.log import explained
 from core.dashboard.server import latest_answer, machine, missing_device
 from core.errors import ConfigError
-from core.records import Job, Kind
+from core.records import Job, Kind, LogLine
 from core.store import Store
 
 _TIERS = {
@@ -209,7 +210,8 @@ def _result(job: Job, layout: DeviceLayout) -> None:
     _self_test(result.get("self_test", []))
     if result["log"]:
         st.caption("What TensorFlow said")
-        st.code("\n".join(result["log"]), language=None, wrap_lines=True)
+        checked_at = job.finished_at or job.created_at
+        explained(LogLine(checked_at, "info", "tensorflow", line) for line in result["log"])
 
 
 def _self_test(tries: list[dict[str, Any]]) -> None:

@@ -21,7 +21,7 @@ from core.config import DeviceLayout, RunConfig
 from core.dashboard import draft, units
 from core.dashboard.charts.training import extremes
 from core.errors import DownloadFailed
-from core.records import Job, Kind, Metric, Status
+from core.records import Job, Kind, LogLine, Metric, Status
 from core.store import Store
 from tests.browser_app import BROWSERS
 from tests.conftest import ROOT
@@ -489,6 +489,17 @@ def test_steps_and_top_5(show: Open, store: Store) -> None:
     assert 3 * 281 in [shape["x0"] for shape in loss["layout"]["shapes"]]
     app.button_group(key="accuracy").set_value("sparse_top_k_categorical_accuracy").run()
     assert "Top-5 accuracy: training against validation" in charts(sound(app))
+
+
+def test_log_says_what_tensorflow_means(show: Open, store: Store) -> None:
+    run = finished_run(store)
+    reduce = "Reduce to /CPU:0 then broadcast to ('/CPU:0', '/CPU:1')."
+    lines = [LogLine(0.0, "info", "tensorflow", text) for text in (reduce, "`a` <b>b</b>", reduce, reduce)]
+    store.report(run, logs=lines)
+    (log,) = [m.value for m in show("pages/training.py", run=run.id).markdown if "Reduce to" in m.value]
+    assert log.count("Reduce to") == 1
+    assert f"` {reduce} ` **3 times**  \n:green[:material/check_circle:] One variable's gradient" in log
+    assert "`` `a` <b>b</b> ``" in log
 
 
 def test_unknown_run_in_the_address(show: Open, store: Store) -> None:

@@ -9,6 +9,7 @@ from core.config import RunConfig, parse_config
 from core.dashboard import charts, draft, units
 from core.dashboard.frame import LOOKS, badge, boundary, plain, problem, run_share
 from core.dashboard.live import RunView, view
+from core.dashboard.log import explained
 from core.dashboard.stopping import choose_lines, chosen_thresholds, lines, stopping
 from core.records import Job, Kind, Status
 from core.store import Store
@@ -243,9 +244,8 @@ def _log(store: Store, job: Job) -> None:
         if not lines:
             st.caption("Nothing has been logged.")
             return
-        with st.container(height=260, border=False):
-            text = "\n".join(f"{units.clock(line.at)}  {line.source}: {line.text}" for line in lines)
-            st.code(text, language=None, wrap_lines=True)
+        with st.container(height=320, border=False):
+            explained(lines)
 
 
 def about(job: Job) -> None:
