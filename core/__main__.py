@@ -1,7 +1,8 @@
 """The command line: the same engine without a browser.
 
-``python -m core devices|train|runs|show|stop|diagnose``, each with ``--json`` and ``--home``. Exit code 0:
-the run completed or was stopped; 1: it failed; 2: the configuration, or the log to diagnose, is invalid.
+``python -m core devices|train|runs|show|stop|diagnose|backup|restore``, each with ``--json`` and
+``--home``. Exit code 0: the run completed or was stopped; 1: it failed; 2: the configuration, or the log to
+diagnose, is invalid.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from tqdm import tqdm
 from core import config as settings
 from core.analysis.imported import read_history
 from core.analysis.overfitting import diagnose as diagnose_history
+from core.backup import backup as back_up_store
+from core.backup import restore as restore_store
 from core.config import RunConfig, parse_config
 from core.errors import ConfigError, MirrorboardError
 from core.launcher import Launcher
@@ -55,8 +58,12 @@ def _shared(command: Callable[..., None]) -> Callable[..., None]:
     )(command)
 
 
+def _home(ctx: click.Context, home: Path | None) -> Path:
+    return Path(home or ctx.obj["home"] or default_home()).expanduser().absolute()
+
+
 def _store(ctx: click.Context, home: Path | None) -> Store:
-    return Store(home or ctx.obj["home"] or default_home())
+    return Store(_home(ctx, home))
 
 
 def _wants_json(ctx: click.Context, as_json: bool) -> bool:
@@ -258,6 +265,45 @@ def diagnose(ctx: click.Context, file: Path, classes: int | None, home: Path | N
     click.echo(found.sentence)
     for rule, epoch in found.criteria.items():
         click.echo(f"{rule:<14}  {'never stops' if epoch is None else f'stops after epoch {epoch}'}")
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@_shared
+@click.pass_context
+def backup(ctx: click.Context, file: Path, home: Path | None, as_json: bool) -> None:
+    """Copy the run store into FILE while everything goes on.
+
+    It holds all runs with what they have recorded. Prepared datasets are left out: they can be made again.
+    """
+    runs = back_up_store(_home(ctx, home), file)
+    if _wants_json(ctx, as_json):
+        _print_json({"file": str(file.absolute()), "size_bytes": file.stat().st_size, "runs": runs})
+    else:
+        click.echo(f"{runs:,} runs are in {file}, {file.stat().st_size / 1e6:,.1f} MB.")
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@_shared
+@click.pass_context
+def restore(ctx: click.Context, file: Path, home: Path | None, as_json: bool) -> None:
+    """Put the backup FILE in the place of the run store, which is kept aside.
+
+    Nobody may use the store meanwhile. Runs that were going on when the backup was made count as lost;
+    those that were queued are still queued, and start with the next dashboard.
+    """
+    where = _home(ctx, home)
+    done = restore_store(where, file)
+    if _wants_json(ctx, as_json):
+        kept = None if done.kept is None else str(done.kept)
+        _print_json({"home": str(where), "runs": done.runs, "lost": done.lost, "kept": kept})
+        return
+    click.echo(f"{done.runs:,} runs are in {where}.")
+    for run_id in done.lost:
+        click.echo(f"Run {run_id} was going on when the backup was made; it counts as lost.")
+    if done.kept:
+        click.echo(f"The store that was there before is in {done.kept}.")
 
 
 class _Bar:

@@ -86,7 +86,24 @@ _MIGRATIONS = [
     """,
 ]
 
+FILE_NAME = "mirrorboard.sqlite3"
+
 _BUSY_TIMEOUT_S = 10.0
+
+
+def newest_schema() -> int:
+    """The schema version that this code works with."""
+    return len(_MIGRATIONS)
+
+
+def migrate(connection: sqlite3.Connection, to: int) -> None:
+    """Brings a database from the schema it has to a newer one, inside the caller's transaction."""
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    for number, script in enumerate(_MIGRATIONS[version:to], start=version + 1):
+        # Not executescript: it would commit the transaction first.
+        for statement in script.split(";"):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {number}")
 
 
 class Database:
@@ -101,7 +118,7 @@ class Database:
 
     def __init__(self, home: Path) -> None:
         self.home = home.expanduser().absolute()
-        self.path = self.home / "mirrorboard.sqlite3"
+        self.path = self.home / FILE_NAME
         self._idle: list[sqlite3.Connection] = []
         self._file: tuple[int, int] | None = None
         try:
@@ -206,14 +223,10 @@ class Database:
     def _migrate(self) -> None:
         with self.write() as connection:
             version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-            if version > len(_MIGRATIONS):
+            if version > newest_schema():
                 raise StoreError(
                     f"The run store {self.path} has schema {version}; this Mirrorboard knows"
-                    f" {len(_MIGRATIONS)} and older.",
+                    f" {newest_schema()} and older.",
                     "Update Mirrorboard, or choose another folder with MIRRORBOARD_HOME (or --home).",
                 )
-            for number, script in enumerate(_MIGRATIONS[version:], start=version + 1):
-                # Not executescript: it would commit the transaction first.
-                for statement in script.split(";"):
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA user_version = {number}")
+            migrate(connection, to=newest_schema())

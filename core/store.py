@@ -2,8 +2,8 @@
 
 Work is a row in the table ``jobs``. Whoever wants something done inserts a row; an engine process claims
 it in one transaction, runs it and writes the outcome. A run is a job of kind ``train``, or of kind
-``import``: a training from elsewhere, over from the start. Nothing outside this module and
-`core.database` speaks SQL.
+``import``: a training from elsewhere, over from the start. Nothing outside this module,
+`core.database` and `core.backup` speaks SQL.
 """
 
 from __future__ import annotations
