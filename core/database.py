@@ -84,6 +84,17 @@ _MIGRATIONS = [
     """
     ALTER TABLE jobs ADD COLUMN tags TEXT NOT NULL DEFAULT '[]'
     """,
+    """
+    CREATE TABLE confidence_bins (
+        job INTEGER NOT NULL REFERENCES jobs (number) ON DELETE CASCADE,
+        epoch INTEGER NOT NULL,
+        place INTEGER NOT NULL,
+        count INTEGER NOT NULL,
+        confidence_sum REAL NOT NULL,
+        correct INTEGER NOT NULL,
+        PRIMARY KEY (job, epoch, place)
+    ) WITHOUT ROWID
+    """,
 ]
 
 FILE_NAME = "mirrorboard.sqlite3"

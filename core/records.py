@@ -132,6 +132,19 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class ConfidenceBin:
+    """Predictions of an epoch's validation whose confidence lies in one of the bins of equal width."""
+
+    epoch: int
+    place: int
+    """Of the bin, from zero; all bins of an epoch are recorded, empty ones too."""
+    count: int
+    confidence_sum: float
+    correct: int
+    """How many of the predictions are."""
+
+
+@dataclass(frozen=True)
 class LogLine:
     """One line of a job's log. `source` is ``mirrorboard``, ``tensorflow`` or ``stderr``."""
 

@@ -20,7 +20,18 @@ from typing import Any
 
 from core.database import Database
 from core.errors import MirrorboardError, RunNotFound
-from core.records import ACTIVE, RUNS, Engine, Job, Kind, LogLine, Metric, Sample, Status
+from core.records import (
+    ACTIVE,
+    RUNS,
+    ConfidenceBin,
+    Engine,
+    Job,
+    Kind,
+    LogLine,
+    Metric,
+    Sample,
+    Status,
+)
 
 _FROM: dict[Status, tuple[Status, ...]] = {
     Status.RUNNING: (Status.QUEUED,),
@@ -285,6 +296,7 @@ class Store(Database):
         metrics: Iterable[Metric] = (),
         logs: Iterable[LogLine] = (),
         samples: Iterable[Sample] = (),
+        bins: Iterable[ConfidenceBin] = (),
     ) -> bool:
         """Writes what an engine has to say about its job, and its heartbeat, in one transaction.
 
@@ -296,6 +308,7 @@ class Store(Database):
             metrics: Newly measured values.
             logs: New lines.
             samples: New values of the machine.
+            bins: Calibration of the epochs that have ended.
 
         Returns:
             True when somebody has asked for the job to stop.
@@ -309,6 +322,11 @@ class Store(Database):
             connection.executemany(
                 "INSERT INTO samples (job, at, step, name, value) VALUES (?, ?, ?, ?, ?)",
                 [(job.number, s.at, s.step, s.name, _finite(s.value)) for s in samples],
+            )
+            # An epoch that an engine repeats keeps its later values.
+            connection.executemany(
+                "INSERT OR REPLACE INTO confidence_bins VALUES (?, ?, ?, ?, ?, ?)",
+                [(job.number, b.epoch, b.place, b.count, b.confidence_sum, b.correct) for b in bins],
             )
             row = connection.execute(
                 "UPDATE jobs SET heartbeat_at = ?, phase = coalesce(?, phase),"
@@ -356,6 +374,16 @@ class Store(Database):
                 (job.number, after),
             ).fetchall()
         return [Sample(**row) for row in rows]
+
+    def confidence_bins(self, job: Job, epoch: int) -> list[ConfidenceBin]:
+        """The bins of one zero-based epoch in rising order; none where calibration was not recorded."""
+        with self.read() as connection:
+            rows = connection.execute(
+                "SELECT epoch, place, count, confidence_sum, correct FROM confidence_bins"
+                " WHERE job = ? AND epoch = ? ORDER BY place",
+                (job.number, epoch),
+            ).fetchall()
+        return [ConfidenceBin(**row) for row in rows]
 
     def last_metric_id(self, job: Job) -> int:
         """Id of the newest value of a job, 0 when it has none."""

@@ -8,6 +8,7 @@ confidences, ``ECE = Σ_m |B_m|/n · |acc(B_m) − conf(B_m)|``. A reliability d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 
 BINS = 15
 """M of the paper's experiments."""
+
+ERROR = "expected_calibration_error"
+"""Name of the ECE among an epoch's metrics; ``val_`` before it in a history."""
 
 _ROUNDING = 1e-3
 """How far a softmax in half precision may come out beyond 1."""
@@ -85,32 +89,48 @@ def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> 
             f"Confidences reach from {np.nanmin(confidence):.3g} to {np.nanmax(confidence):.3g}, not from"
             " 0 to 1: pass the probabilities that softmax gives, not logits."
         )
-    edges = np.arange(bins + 1) / bins
-    # Zero itself goes into the first bin, NaN past the last.
-    place = np.maximum(np.searchsorted(edges, np.minimum(confidence, 1.0), side="left") - 1, 0)
-    result = []
-    for m in range(bins):
-        inside = place == m
-        count = int(inside.sum())
-        result.append(
-            Bin(
-                lower=float(edges[m]),
-                upper=float(edges[m + 1]),
-                count=count,
-                accuracy=float(correct[inside].mean()) if count else None,
-                confidence=float(confidence[inside].mean()) if count else None,
-            )
+    known = ~np.isnan(confidence)
+    # A confidence of zero is above no edge, and so goes into the first bin.
+    place = np.searchsorted(inner_edges(bins), confidence[known], side="left")
+    columns = np.ones(int(known.sum())), confidence[known], correct[known]
+    return bars([np.bincount(place, column, minlength=bins) for column in columns])
+
+
+def inner_edges(bins: int = BINS) -> NDArray[np.float64]:
+    """Where one bin ends and the next begins, shape (bins − 1,); a bin holds its upper edge."""
+    return np.arange(1, bins, dtype=np.float64) / bins
+
+
+def bars(sums: ArrayLike) -> list[Bin]:
+    """The bars of a reliability diagram, from what was added up in each bin.
+
+    Args:
+        sums: Shape (3, bins): how many predictions, the sum of their confidences, how many are correct.
+
+    Returns:
+        The bins in rising order, empty ones too.
+    """
+    columns = np.asarray(sums, dtype=np.float64)
+    bins = columns.shape[1]
+    return [
+        Bin(
+            lower=m / bins,
+            upper=(m + 1) / bins,
+            count=round(count),
+            accuracy=correct / count if count else None,
+            confidence=confidence / count if count else None,
         )
-    return result
+        for m, (count, confidence, correct) in enumerate(columns.T.tolist())
+    ]
 
 
-def expected_calibration_error(bars: list[Bin]) -> float | None:
+def expected_calibration_error(diagram: Sequence[Bin]) -> float | None:
     """ECE of a reliability diagram, from 0 (confidence can be believed) to 1; None without predictions."""
-    total = sum(bar.count for bar in bars)
+    total = sum(bar.count for bar in diagram)
     if total == 0:
         return None
     return sum(
         bar.count / total * abs(bar.accuracy - bar.confidence)
-        for bar in bars
+        for bar in diagram
         if bar.accuracy is not None and bar.confidence is not None
     )

@@ -11,9 +11,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from core.engine.models import STEP_COLUMNS, STEP_SUMS
+from core.analysis.calibration import ERROR, bars, expected_calibration_error
+from core.engine.models import CALIBRATION_SUMS, STEP_COLUMNS, STEP_SUMS
 from core.engine.pipeline import Batches
-from core.records import LogLine, Metric
+from core.records import ConfidenceBin, LogLine, Metric
 
 
 class Stopped(Exception):
@@ -33,6 +34,7 @@ class Outbox:
     steps: deque[tuple[int, int, np.ndarray, float]] = field(default_factory=deque)
     """First global step, epoch, sums of shape (steps, columns), time."""
     metrics: deque[Metric] = field(default_factory=deque)
+    bins: deque[ConfidenceBin] = field(default_factory=deque)
     logs: deque[LogLine] = field(default_factory=deque)
 
     def take_metrics(self) -> list[Metric]:
@@ -47,6 +49,10 @@ class Outbox:
         while self.metrics:
             rows.append(self.metrics.popleft())
         return rows
+
+    def take_bins(self) -> list[ConfidenceBin]:
+        """Empties the queue of confidence bins."""
+        return [self.bins.popleft() for _ in range(len(self.bins))]
 
     def take_logs(self) -> list[LogLine]:
         """Empties the queue of log lines."""
@@ -131,8 +137,16 @@ class Reporter(keras.callbacks.Callback):
         assert logs is not None
         at = time.time()
         step = (epoch + 1) * self._training.steps - 1
+        # The bins first: whoever sees the epoch's metrics in the store finds them there.
+        sums = np.asarray(logs[f"val_{CALIBRATION_SUMS}"])
+        self._outbox.bins += [
+            ConfidenceBin(epoch, place, int(count), confidence, int(correct))
+            for place, (count, confidence, correct) in enumerate(sums.T.tolist())
+        ]
+        error = expected_calibration_error(bars(sums))
+        self._outbox.metrics.append(Metric("epoch", step, epoch, "validation", ERROR, error, at))
         for name, value in logs.items():
-            if name.endswith(STEP_SUMS):
+            if name.endswith((STEP_SUMS, CALIBRATION_SUMS)):
                 continue
             split = "validation" if name.startswith("val_") else "train"
             row = Metric("epoch", step, epoch, split, name.removeprefix("val_"), float(value), at)

@@ -79,6 +79,7 @@ def train(config: RunConfig, home: Path, outbox: Outbox, stop: threading.Event) 
             steps_per_execution=execution.steps_per_execution,
         )
         model.step_sums = models.StepSums(execution.steps_per_execution)
+        model.calibration_sums = models.CalibrationSums()
         described = models.describe(model, config.per_replica_batch_size)
     result: dict[str, Any] = {
         **described,

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from core.analysis.calibration import BINS, inner_edges
 from core.config import ModelConfig, RunConfig
 
 TOP_K = 5
@@ -16,6 +17,8 @@ STEP_SUMS = "step_sums"
 """Name under which `StepSums` appears in Keras's logs."""
 STEP_COLUMNS = ("rows", "loss", "sparse_categorical_accuracy", "sparse_top_k_categorical_accuracy")
 """What `StepSums` adds up, in order."""
+CALIBRATION_SUMS = "calibration_sums"
+"""Name under which `CalibrationSums` appears in Keras's logs."""
 
 
 class StepSums(keras.metrics.Metric):
@@ -46,6 +49,44 @@ class StepSums(keras.metrics.Metric):
         return tf.convert_to_tensor(self._sums)
 
 
+class CalibrationSums(keras.metrics.Metric):
+    """Adds up what a reliability diagram needs, bin by bin, on the device.
+
+    Each replica adds up the rows of its own shards; the sum over replicas is taken when it is read. In double
+    precision, so that neither the order of additions nor the number of rows shows in it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(name=CALIBRATION_SUMS, dtype="float64")
+        self._sums = self.add_weight(shape=(3, BINS), dtype="float64", initializer="zeros", name="sums")
+
+    def update_state(self, y: tf.Tensor, probabilities: tf.Tensor, real: tf.Tensor) -> None:
+        """Counts one shard.
+
+        Args:
+            y: Right classes, integers, shape (rows,).
+            probabilities: What the model puts out, shape (rows, classes).
+            real: 1 for a row, 0 for a filler, shape (rows,).
+        """
+        # The last layer is a softmax in every configuration, so its output are probabilities; they are what
+        # `predict` returns and people rely on. The experiment from_logits=True changes only what the loss
+        # makes of them: the logits behind them, or in double precision a second softmax.
+        confidence = tf.cast(tf.reduce_max(probabilities, axis=1), tf.float64)
+        correct = tf.cast(keras.metrics.sparse_categorical_accuracy(y, probabilities), tf.float64)
+        counts = tf.logical_and(real > 0, tf.math.is_finite(confidence))
+        columns = tf.stack([tf.ones_like(confidence), confidence, correct])
+        # A filler may be as badly off as a row that diverged: NaN times 0 would still be NaN.
+        columns = tf.where(counts, columns, tf.zeros_like(columns))
+        # A bin holds its upper edge: its number is how many edges the confidence is above.
+        place = tf.reduce_sum(tf.cast(confidence[:, None] > inner_edges(), tf.int32), axis=1)
+        # A product, because scattered additions come in any order on a GPU.
+        self._sums.assign_add(tf.matmul(columns, tf.one_hot(place, BINS, dtype=tf.float64)))
+
+    def result(self) -> tf.Tensor:
+        """Predictions, sum of their confidences, and how many are correct; shape (3, bins)."""
+        return tf.convert_to_tensor(self._sums)
+
+
 class ReplicatedModel(keras.Model):
     """A Keras model whose loss and metrics do not depend on how a batch is cut into shards.
 
@@ -55,6 +96,7 @@ class ReplicatedModel(keras.Model):
     """
 
     step_sums: StepSums | None = None
+    calibration_sums: CalibrationSums | None = None
 
     def train_step(self, data: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> dict[str, tf.Tensor]:
         """One step on one replica's shard: forward, backward, update, metrics."""
@@ -72,6 +114,8 @@ class ReplicatedModel(keras.Model):
         x, y, weights = data
         y_pred = self(x, training=False)
         loss = self.compute_loss(x, y, y_pred, weights, training=False)
+        if self.calibration_sums is not None:
+            self.calibration_sums.update_state(y, y_pred, tf.sign(weights))
         return self._counted(x, y, y_pred, weights, loss)
 
     def _counted(

@@ -30,7 +30,7 @@ from core.engine.fit import train
 from core.engine.system import Sampler
 from core.errors import ConfigError, MirrorboardError, StoreError, TrainingError
 from core.launcher import ROLES, engine_log, is_alive
-from core.records import Job, Kind, LogLine, Metric, Sample, Status
+from core.records import ConfidenceBin, Job, Kind, LogLine, Metric, Sample, Status
 from core.store import Store
 
 _log = logging.getLogger("mirrorboard")
@@ -65,6 +65,7 @@ class Worker:
         self._metrics: list[Metric] = []
         self._logs: list[LogLine] = []
         self._samples: list[Sample] = []
+        self._bins: list[ConfidenceBin] = []
 
     def serve(self) -> None:
         """Runs jobs until there is no reason to go on: a layout engine runs one."""
@@ -140,6 +141,7 @@ class Worker:
     def _report(self, job: Job, outbox: Outbox) -> bool:
         """Carries the outbox to the store; what the store does not take now is tried again next time."""
         self._metrics += outbox.take_metrics()
+        self._bins += outbox.take_bins()
         self._logs += [*outbox.take_logs(), *self._new_stderr()]
         phase, progress, result = outbox.phase, outbox.progress, outbox.result
         try:
@@ -151,11 +153,12 @@ class Worker:
                 metrics=self._metrics,
                 logs=self._logs,
                 samples=self._samples,
+                bins=self._bins,
             )
         except StoreError as error:
             _log.warning("%s", error)
             return False
-        self._metrics, self._logs, self._samples = [], [], []
+        self._metrics, self._logs, self._samples, self._bins = [], [], [], []
         return stop
 
     def _new_stderr(self) -> list[LogLine]:
