@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from core.analysis.calibration import Bin, bars
 from core.analysis.criteria import duration_after
 from core.analysis.overfitting import diagnose
 from core.corpus import CLASSES
@@ -29,6 +30,12 @@ def history(store: Store, job: Job) -> list[dict[str, Any]]:
         name = f"val_{row.name}" if row.split == "validation" else row.name
         epochs.setdefault(row.epoch, {"epoch": row.epoch + 1})[name] = row.value
     return list(epochs.values())
+
+
+def reliability(store: Store, job: Job, epoch: int) -> list[Bin]:
+    """The reliability diagram of a one-based epoch's validation; empty where it was not recorded."""
+    rows = store.confidence_bins(job, epoch - 1)
+    return bars([(row.count, row.confidence_sum, row.correct) for row in rows]) if rows else []
 
 
 def classes(job: Job) -> int | None:

@@ -93,7 +93,7 @@ def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> 
     # A confidence of zero is above no edge, and so goes into the first bin.
     place = np.searchsorted(inner_edges(bins), confidence[known], side="left")
     columns = np.ones(int(known.sum())), confidence[known], correct[known]
-    return bars([np.bincount(place, column, minlength=bins) for column in columns])
+    return bars(np.stack([np.bincount(place, column, minlength=bins) for column in columns], axis=1))
 
 
 def inner_edges(bins: int = BINS) -> NDArray[np.float64]:
@@ -105,13 +105,13 @@ def bars(sums: ArrayLike) -> list[Bin]:
     """The bars of a reliability diagram, from what was added up in each bin.
 
     Args:
-        sums: Shape (3, bins): how many predictions, the sum of their confidences, how many are correct.
+        sums: Shape (bins, 3): how many predictions, the sum of their confidences, how many are correct.
 
     Returns:
         The bins in rising order, empty ones too.
     """
-    columns = np.asarray(sums, dtype=np.float64)
-    bins = columns.shape[1]
+    rows = np.asarray(sums, dtype=np.float64).tolist()
+    bins = len(rows)
     return [
         Bin(
             lower=m / bins,
@@ -120,7 +120,7 @@ def bars(sums: ArrayLike) -> list[Bin]:
             accuracy=correct / count if count else None,
             confidence=confidence / count if count else None,
         )
-        for m, (count, confidence, correct) in enumerate(columns.T.tolist())
+        for m, (count, confidence, correct) in enumerate(rows)
     ]
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
+from core.analysis.calibration import ERROR
 from core.analysis.criteria import History, accuracy_name, epoch_numbers, series
 
 WORSE_EPOCHS = 2
@@ -15,6 +16,10 @@ _LEAST_FALL = 0.02
 ACCURACY_HARDLY_MOVED = 0.035
 """Change of validation accuracy up to which a rise of the loss is called overconfidence: two points, and the
 one and a half that two accuracies of 0.6 on 2,246 examples differ by chance (one standard deviation)."""
+
+
+_CALIBRATION_LOST = 0.01
+"""Rise of the expected calibration error that counts as one: a point."""
 
 
 class Losses:
@@ -36,6 +41,7 @@ class Losses:
         accuracy = accuracy_name(history)
         self.accuracy = series(history, f"{accuracy}")
         self.val_accuracy = series(history, f"val_{accuracy}")
+        self.val_calibration_error = series(history, f"val_{ERROR}")
         self.last_row = history[-1] if history else {}
         self.known_train = known(self.train)
         self.known_val = known(self.val)
@@ -71,6 +77,20 @@ class Losses:
     def accuracy_held(self) -> bool:
         """True when validation accuracy is known and has not fallen by more than a few points."""
         return self.accuracy_fall is not None and self.accuracy_fall <= ACCURACY_HARDLY_MOVED
+
+    @property
+    def calibration_errors(self) -> tuple[float, float] | None:
+        """ECE at the best and at the last epoch; None where they are not known."""
+        if self.best is None or self.last is None:
+            return None
+        before, after = self.val_calibration_error[self.best], self.val_calibration_error[self.last]
+        return None if before is None or after is None else (before, after)
+
+    @property
+    def overconfident(self) -> bool:
+        """True when validation accuracy was held and the ECE, where it is known, was not."""
+        errors = self.calibration_errors
+        return self.accuracy_held and (errors is None or errors[1] - errors[0] >= _CALIBRATION_LOST)
 
 
 def known(values: Sequence[float | None]) -> list[float]:

@@ -24,7 +24,8 @@ class Diagnosis:
     overfit_from: int | None
     """First epoch after the best when the model overfits, else None: from here a chart shades."""
     overconfident: bool
-    """Validation loss rose while validation accuracy did not fall, or hardly."""
+    """Validation loss rose while validation accuracy did not fall, or hardly; where the expected calibration
+    error is known, it rose too."""
     criteria: dict[str, int | None]
     """The epoch after which each stopping criterion would have stopped; None: it never fires."""
     gap: tuple[float | None, ...]
@@ -66,7 +67,7 @@ def diagnose(
         best_epoch=None if best is None else losses.epochs[best],
         best_val_loss=None if best is None else losses.val[best],
         overfit_from=losses.epochs[best + 1] if overfits and best is not None else None,
-        overconfident=overfits and losses.accuracy_held,
+        overconfident=overfits and losses.overconfident,
         criteria=stop_epochs(history, thresholds or Thresholds()),
         gap=tuple(
             None if v is None or t is None else v - t for v, t in zip(losses.val, losses.train, strict=True)

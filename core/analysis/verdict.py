@@ -214,15 +214,21 @@ def _overfitting(losses: Losses) -> Finding | None:
         f"{_best(losses)}. Since then it rose {_percent(rise)} while training loss fell"
         f" {_percent(fall)}: the model is memorising."
     )
-    if losses.accuracy_held:
+    if losses.overconfident:
         moved = "hardly moved" if (losses.accuracy_fall or 0.0) >= -_ACCURACY_KEPT else "even rose"
         sentence += (
             f" Validation accuracy {moved} ({losses.val_accuracy[best]:.3f} →"
             f" {losses.val_accuracy[last]:.3f}), so most of the rise is overconfidence:"
             " wrong answers given with more and more certainty."
         )
+        if losses.calibration_errors is not None:
+            before, after = losses.calibration_errors
+            sentence += (
+                f" Its confidence is off by {_points(after)}; at epoch {losses.epochs[best]}"
+                f" it was {100.0 * before:.0f}."
+            )
     kept = losses.accuracy_fall is not None and losses.accuracy_fall <= _ACCURACY_KEPT
-    return Verdict.OVERCONFIDENT if kept else Verdict.OVERFITTING, sentence
+    return Verdict.OVERCONFIDENT if kept and losses.overconfident else Verdict.OVERFITTING, sentence
 
 
 def _noisy(losses: Losses) -> Finding | None:
@@ -308,6 +314,11 @@ def _best(losses: Losses) -> str:
 def _number(value: float) -> str:
     """A loss with four digits, trailing zeros kept, without exponents where it can be helped."""
     return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:#.4g}".rstrip(".")  # noqa: PLR2004
+
+
+def _points(share: float) -> str:
+    points = f"{100.0 * share:.0f}"
+    return f"{points} point{'s' * (points != '1')}"
 
 
 def _percent(share: float) -> str:

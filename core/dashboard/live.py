@@ -13,6 +13,7 @@ import numpy as np
 import streamlit as st
 
 from core import report
+from core.analysis.calibration import ERROR
 from core.analysis.criteria import Stop, Thresholds, what_would_have_happened
 from core.analysis.overfitting import Diagnosis, diagnose
 from core.config import parse_config
@@ -114,6 +115,27 @@ class RunView:
             ("GL", axis, alphas, *stops.items()),
             lambda: charts.generalization_loss_curve(self._curves(axis, stops), alphas),
         )
+
+    def calibration_error(self, axis: Axis, stops: Mapping[str, int]) -> bytes | None:
+        """The chart of the expected calibration error; None where it was not recorded."""
+        if not any(f"val_{ERROR}" in row for row in self.history):
+            return None
+        return self._once(
+            ("ECE", axis, *stops.items()), lambda: charts.calibration_error_curve(self._curves(axis, stops))
+        )
+
+    def reliability(self) -> bytes | None:
+        """The reliability diagram of the best and the last epoch; None where no bins were recorded."""
+        return self._once(("reliability",), self._reliability)
+
+    def _reliability(self) -> bytes | None:
+        epochs = [self.diagnosis.best_epoch, self.history[-1]["epoch"] if self.history else None]
+        diagrams = {
+            epoch: report.reliability(self._store, self.job, epoch) for epoch in epochs if epoch is not None
+        }
+        if not diagrams or not all(diagrams.values()):
+            return None
+        return charts.reliability_diagram(self.job.id, diagrams)
 
     def system(self, axis: Axis, quantity: Quantity) -> bytes | None:
         """The chart of one quantity of the machine; None where it was not sampled."""

@@ -224,6 +224,15 @@ def _curves(shown: RunView) -> None:
                 charts.show(shown.generalization_loss(axis, stops, thresholds), key="gl_chart")
             with right:
                 charts.show(shown.gap(axis, stops), key="gap_chart")
+    with st.container(key="run_calibration"):
+        error, reliability = shown.calibration_error(axis, stops), shown.reliability()
+        left, right = st.columns(2)
+        with left:
+            if error is not None:
+                charts.show(error, key="calibration_error_chart")
+        with right:
+            if reliability is not None:
+                charts.show(reliability, key="reliability_chart")
     with st.container(key="run_system"):
         _system(shown, axis)
 

@@ -141,7 +141,7 @@ class Reporter(keras.callbacks.Callback):
         sums = np.asarray(logs[f"val_{CALIBRATION_SUMS}"])
         self._outbox.bins += [
             ConfidenceBin(epoch, place, int(count), confidence, int(correct))
-            for place, (count, confidence, correct) in enumerate(sums.T.tolist())
+            for place, (count, confidence, correct) in enumerate(sums.tolist())
         ]
         error = expected_calibration_error(bars(sums))
         self._outbox.metrics.append(Metric("epoch", step, epoch, "validation", ERROR, error, at))

@@ -58,7 +58,7 @@ class CalibrationSums(keras.metrics.Metric):
 
     def __init__(self) -> None:
         super().__init__(name=CALIBRATION_SUMS, dtype="float64")
-        self._sums = self.add_weight(shape=(3, BINS), dtype="float64", initializer="zeros", name="sums")
+        self._sums = self.add_weight(shape=(BINS, 3), dtype="float64", initializer="zeros", name="sums")
 
     def update_state(self, y: tf.Tensor, probabilities: tf.Tensor, real: tf.Tensor) -> None:
         """Counts one shard.
@@ -74,16 +74,17 @@ class CalibrationSums(keras.metrics.Metric):
         confidence = tf.cast(tf.reduce_max(probabilities, axis=1), tf.float64)
         correct = tf.cast(keras.metrics.sparse_categorical_accuracy(y, probabilities), tf.float64)
         counts = tf.logical_and(real > 0, tf.math.is_finite(confidence))
-        columns = tf.stack([tf.ones_like(confidence), confidence, correct])
-        # A filler may be as badly off as a row that diverged: NaN times 0 would still be NaN.
-        columns = tf.where(counts, columns, tf.zeros_like(columns))
+        rows = tf.stack([tf.ones_like(confidence), confidence, correct], axis=1)
+        # Chosen, not multiplied: NaN times 0 would be NaN.
+        rows = tf.where(counts[:, None], rows, tf.zeros_like(rows))
         # A bin holds its upper edge: its number is how many edges the confidence is above.
         place = tf.reduce_sum(tf.cast(confidence[:, None] > inner_edges(), tf.int32), axis=1)
         # A product, because scattered additions come in any order on a GPU.
-        self._sums.assign_add(tf.matmul(columns, tf.one_hot(place, BINS, dtype=tf.float64)))
+        places = tf.one_hot(place, BINS, dtype=tf.float64)
+        self._sums.assign_add(tf.matmul(places, rows, transpose_a=True))
 
     def result(self) -> tf.Tensor:
-        """Predictions, sum of their confidences, and how many are correct; shape (3, bins)."""
+        """Predictions, sum of their confidences, and how many are correct; shape (bins, 3)."""
         return tf.convert_to_tensor(self._sums)
 
 

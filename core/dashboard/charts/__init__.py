@@ -1,5 +1,6 @@
 """Every chart of the dashboard. Plotly is imported in this package alone."""
 
+from core.dashboard.charts.calibration import calibration_error_curve, reliability_diagram
 from core.dashboard.charts.comparison import Along, Overlaid, overlaid_losses
 from core.dashboard.charts.component import chart, install_plotly_js, show
 from core.dashboard.charts.datasets import class_distribution, length_histogram
@@ -22,6 +23,7 @@ __all__ = [
     "Quantity",
     "StepValues",
     "accuracy_curve",
+    "calibration_error_curve",
     "chart",
     "class_distribution",
     "gap_curve",
@@ -30,6 +32,7 @@ __all__ = [
     "length_histogram",
     "loss_curve",
     "overlaid_losses",
+    "reliability_diagram",
     "show",
     "system_curve",
 ]

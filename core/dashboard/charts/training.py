@@ -95,7 +95,7 @@ def loss_curve(curves: Curves, batches: StepValues) -> bytes:
         figure.update_yaxes(title_text="Cross-entropy loss (nats, logarithmic)", type="log")
     else:
         figure.update_yaxes(title_text="Cross-entropy loss (nats)", rangemode="tozero")
-    _annotate(figure, curves, labels_at=1)
+    annotate(figure, curves, labels_at=1)
     _say_if_nothing_is_finite(figure, curves, "loss", "Every loss was NaN or infinite: the run diverged.")
     return chart(finish(figure, curves), "Loss: training against validation", _in_words("loss", curves))
 
@@ -118,7 +118,7 @@ def accuracy_curve(curves: Curves, batches: StepValues, name: str) -> bytes:
     """
     figure = _figure(curves, batches, name, digits=4)
     figure.update_yaxes(title_text="Accuracy (share of examples)", tickformat=".3~%")
-    _annotate(figure, curves, labels_at=0)
+    annotate(figure, curves, labels_at=0)
     _say_if_nothing_is_finite(figure, curves, name, "Every accuracy was NaN or infinite.")
     kind = "Top-5 accuracy" if "top_k" in name else "Accuracy"
     return chart(finish(figure, curves), f"{kind}: training against validation", _in_words(name, curves))
@@ -127,9 +127,9 @@ def accuracy_curve(curves: Curves, batches: StepValues, name: str) -> bytes:
 def gap_curve(curves: Curves) -> bytes:
     """The generalization gap, validation loss minus training loss, by epoch."""
     gaps = curves.diagnosis.gap
-    figure = _strip(curves, gaps, "violet", "epoch %{customdata}: gap %{y:+.3f} nats<extra></extra>")
+    figure = strip(curves, gaps, "violet", "epoch %{customdata}: gap %{y:+.3f} nats<extra></extra>")
     figure.update_yaxes(title_text="Gap (nats)")
-    _annotate(figure, curves)
+    annotate(figure, curves)
     if gaps:
         say_if_empty(figure, "No epoch has a finite loss of both kinds.")
     last = next((gap for gap in reversed(gaps) if gap is not None), None)
@@ -153,7 +153,7 @@ def generalization_loss_curve(curves: Curves, thresholds: Sequence[float]) -> by
         thresholds: α of each GL_α, in percent.
     """
     values = curves.diagnosis.generalization_loss
-    figure = _strip(curves, values, "blue", "epoch %{customdata}: GL %{y:.1f} %<extra></extra>")
+    figure = strip(curves, values, "blue", "epoch %{customdata}: GL %{y:.1f} %<extra></extra>")
     known = [value for value in values if value is not None]
     top = 1.08 * max([*known, *thresholds, 1.0])
     for height, names in _grouped([(alpha, f"GL_{alpha:g}") for alpha in thresholds], _APART * 2 * top):
@@ -172,7 +172,7 @@ def generalization_loss_curve(curves: Curves, thresholds: Sequence[float]) -> by
     for alpha in thresholds:
         figure.add_hline(y=alpha, line={"width": 1, "dash": "dash", "color": "var(--st-text-color)"})
     figure.update_yaxes(title_text="GL (%)", range=[-0.04 * top, top])
-    _annotate(figure, curves)
+    annotate(figure, curves)
     if values:
         say_if_empty(figure, "No epoch has a finite validation loss.")
     description = "No epoch has ended yet."
@@ -185,7 +185,8 @@ def generalization_loss_curve(curves: Curves, thresholds: Sequence[float]) -> by
     )
 
 
-def _strip(curves: Curves, values: Sequence[float | None], colour: str, hover: str) -> go.Figure:
+def strip(curves: Curves, values: Sequence[float | None], colour: str, hover: str) -> go.Figure:
+    """A line with one value an epoch, filled down to zero, in one of Streamlit's named colours."""
     return go.Figure(
         _by_epoch(
             curves,
@@ -274,7 +275,7 @@ def _smoothed(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(finite, (total[end] - total[begin]) / np.maximum(count[end] - count[begin], 1), np.nan)
 
 
-def _annotate(figure: go.Figure, curves: Curves, labels_at: int | None = None) -> None:
+def annotate(figure: go.Figure, curves: Curves, labels_at: int | None = None) -> None:
     """Marks the best epoch and the stopping criteria, and shades from where the model overfits.
 
     Args:

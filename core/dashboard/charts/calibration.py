@@ -1,0 +1,130 @@
+"""Charts of calibration: how far a model's confidence can be believed, epoch by epoch and bin by bin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from core.analysis.calibration import ERROR, Bin, expected_calibration_error
+from core.dashboard import units
+from core.dashboard.charts.component import chart
+from core.dashboard.charts.training import Curves, annotate, finish, strip
+
+_HEIGHT = 330
+_SMALLEST, _LARGEST = 5.0, 22.0
+"""Diameters in pixels of the markers of an empty bin and of one with all predictions."""
+
+
+def calibration_error_curve(curves: Curves) -> bytes:
+    """The expected calibration error by epoch, in percentage points."""
+    errors = [row.get(f"val_{ERROR}") for row in curves.history]
+    points = [None if error is None else 100.0 * error for error in errors]
+    figure = strip(curves, points, "blue", "epoch %{customdata}: ECE %{y:.1f} points<extra></extra>")
+    figure.update_yaxes(title_text="ECE (percentage points)", rangemode="tozero")
+    annotate(figure, curves)
+    known = [(p, epoch) for p, epoch in zip(points, curves.epochs, strict=True) if p is not None]
+    description = "No calibration is known yet."
+    if known:
+        description = (
+            f"ECE is {known[-1][0]:.1f} points after epoch {known[-1][1]};"
+            f" it was lowest, {min(known)[0]:.1f}, after epoch {min(known)[1]}."
+        )
+    return chart(
+        finish(figure, curves, height=_HEIGHT),
+        "Expected calibration error: how far validation confidence is off",
+        description,
+    )
+
+
+def reliability_diagram(run_id: str, diagrams: Mapping[int, Sequence[Bin]]) -> bytes:
+    """How often predictions of each confidence are right, against what they claim.
+
+    Args:
+        run_id: Zoom and hidden traces are kept as long as this stays the same.
+        diagrams: Bins by one-based epoch: of the best, then of the last where that is another one.
+    """
+    figure = go.Figure()
+    figure.add_scatter(
+        x=[0, 100],
+        y=[0, 100],
+        name="perfectly calibrated",
+        mode="lines",
+        line={"width": 1, "dash": "dash", "color": "var(--st-text-color)"},
+        hoverinfo="skip",
+    )
+    best, last = next(iter(diagrams)), list(diagrams)[-1]
+    looks = (
+        ("best", best, "circle", 2),
+        ("last", last, "diamond", 1),
+    )
+    # Both are there as long as the run is: a trace that came later would shift what the viewer has hidden.
+    for what, epoch, symbol, place in looks:
+        name = f"epoch {epoch}, {what}" if best != last else f"epoch {epoch}, best and last"
+        figure.add_trace(
+            go.Scatter(
+                **_points(diagrams[epoch], name),
+                name=name,
+                mode="lines+markers",
+                line={"width": 2, "color": f"var(--palette-{place})"},
+                marker_symbol=symbol,
+                marker_line={"width": 1, "color": "var(--st-background-color)"},
+                hoverinfo="text",
+                visible=what == "last" or best != last,
+            )
+        )
+    for text, x, y in (("underconfident", "left", "top"), ("overconfident", "right", "bottom")):
+        figure.add_annotation(
+            text=text,
+            x=0 if x == "left" else 1,
+            y=1 if y == "top" else 0,
+            xref="paper",
+            yref="paper",
+            xanchor=x,
+            yanchor=y,
+            showarrow=False,
+            font_size=11,
+            opacity=0.7,
+        )
+    figure.update_xaxes(title_text="Confidence, mean of the bin (%)", range=[0, 102])
+    figure.update_yaxes(title_text="Right, share of the bin (%)", range=[0, 104])
+    figure.update_layout(height=_HEIGHT, hovermode="closest", uirevision=run_id)
+    epochs = f"best epoch {best} against last epoch {last}" if best != last else f"epoch {best}"
+    return chart(
+        figure,
+        f"Reliability diagram: validation accuracy by confidence, {epochs}",
+        " ".join(_in_words(epoch, bins) for epoch, bins in diagrams.items()),
+    )
+
+
+def _points(bins: Sequence[Bin], name: str) -> dict[str, Any]:
+    """A point for each bin that is not empty, the larger the more predictions it holds."""
+    total = sum(each.count for each in bins)
+    filled = [
+        (each, 100.0 * each.confidence, 100.0 * each.accuracy)
+        for each in bins
+        if each.confidence is not None and each.accuracy is not None
+    ]
+    shares = np.array([each.count / total for each, _, _ in filled], np.float32)
+    return {
+        "x": np.array([confidence for _, confidence, _ in filled], np.float32),
+        "y": np.array([accuracy for _, _, accuracy in filled], np.float32),
+        "marker_size": _SMALLEST + (_LARGEST - _SMALLEST) * np.sqrt(shares),
+        "hovertext": [
+            f"{name}<br>confidence {100 * each.lower:.0f} to {100 * each.upper:.0f} %, {confidence:.1f} %"
+            f" on average<br>{units.plural(each.count, 'prediction')}, {accuracy:.1f} % of them right"
+            for each, confidence, accuracy in filled
+        ],
+    }
+
+
+def _in_words(epoch: int, bins: Sequence[Bin]) -> str:
+    error = expected_calibration_error(bins)
+    if error is None:
+        return f"At epoch {epoch} no prediction had a finite confidence."
+    return (
+        f"At epoch {epoch} the confidence of {units.plural(sum(each.count for each in bins), 'prediction')}"
+        f" is off by {100 * error:.1f} points on average."
+    )
