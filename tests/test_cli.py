@@ -49,6 +49,7 @@ def test_train_prints_one_object_and_runs_and_show_agree(home):
         "sparse_categorical_accuracy",
         "sparse_top_k_categorical_accuracy",
         "val_loss",
+        "val_expected_calibration_error",
         "val_sparse_categorical_accuracy",
         "val_sparse_top_k_categorical_accuracy",
     }

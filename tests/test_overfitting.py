@@ -204,6 +204,49 @@ class TestVerdicts:
         assert not diagnosis.overconfident
         assert diagnosis.sentence.endswith("the model is memorising.")
 
+    @pytest.mark.parametrize(
+        ("errors", "words"),
+        [
+            ([0.3, 0.09, 0.1, 0.15, 0.2, 0.24], "off by 24 points; at epoch 2 it was 9."),
+            ([0.3, 0.0, 0.1, 0.15, 0.2, 0.01], "off by 1 point; at epoch 2 it was 0."),
+        ],
+    )
+    def test_overconfidence_in_points_where_calibration_is_known(
+        self, errors: list[float], words: str
+    ) -> None:
+        rows = history(
+            falling(6),
+            [1.0, 0.8, 0.9, 1.0, 1.1, 1.2],
+            val_accuracy=[0.7, 0.75] + [0.755] * 4,
+            val_expected_calibration_error=errors,
+        )
+        diagnosis = diagnose(rows)
+        assert diagnosis.verdict is Verdict.OVERCONFIDENT
+        assert diagnosis.sentence.endswith(f"more and more certainty. Its confidence is {words}")
+
+    def test_no_overconfidence_where_calibration_has_not_become_worse(self) -> None:
+        rows = history(
+            falling(6),
+            [1.0, 0.8, 0.9, 1.0, 1.1, 1.2],
+            val_accuracy=[0.7, 0.75] + [0.755] * 4,
+            val_expected_calibration_error=[0.3, 0.09, 0.1, 0.12, 0.1, 0.095],
+        )
+        diagnosis = diagnose(rows)
+        assert diagnosis.verdict is Verdict.OVERFITTING
+        assert not diagnosis.overconfident
+        assert diagnosis.sentence.endswith("the model is memorising.")
+
+    def test_calibration_that_is_unknown_at_the_best_epoch_is_not_spoken_of(self) -> None:
+        rows = history(
+            falling(6),
+            [1.0, 0.8, 0.9, 1.0, 1.1, 1.2],
+            val_accuracy=[0.7, 0.75] + [0.755] * 4,
+            val_expected_calibration_error=[None, None, 0.1, 0.12, 0.1, 0.2],
+        )
+        diagnosis = diagnose(rows)
+        assert diagnosis.overconfident
+        assert "points" not in diagnosis.sentence
+
     @pytest.mark.parametrize("last", [0.7, 0.9])
     def test_one_worse_epoch_is_no_overfitting(self, last: float) -> None:
         assert diagnose(history(falling(4), [1.0, 0.8, 0.6, last])).verdict is Verdict.IMPROVING

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from core.analysis.calibration import ERROR, Bin, expected_calibration_error
 from core.dashboard import units
-from core.dashboard.charts.component import chart
+from core.dashboard.charts.component import chart, say_if_empty
 from core.dashboard.charts.training import Curves, annotate, finish, strip
 
 _HEIGHT = 330
@@ -25,6 +25,7 @@ def calibration_error_curve(curves: Curves) -> bytes:
     figure = strip(curves, points, "blue", "epoch %{customdata}: ECE %{y:.1f} points<extra></extra>")
     figure.update_yaxes(title_text="ECE (percentage points)", rangemode="tozero")
     annotate(figure, curves)
+    say_if_empty(figure, "Every confidence was NaN.")
     known = [(p, epoch) for p, epoch in zip(points, curves.epochs, strict=True) if p is not None]
     description = "No calibration is known yet."
     if known:
@@ -84,17 +85,18 @@ def reliability_diagram(run_id: str, diagrams: Mapping[int, Sequence[Bin]]) -> b
             yref="paper",
             xanchor=x,
             yanchor=y,
+            xshift=6 if x == "left" else -6,
             showarrow=False,
             font_size=11,
             opacity=0.7,
         )
-    figure.update_xaxes(title_text="Confidence, mean of the bin (%)", range=[0, 102])
-    figure.update_yaxes(title_text="Right, share of the bin (%)", range=[0, 104])
+    figure.update_xaxes(title_text="Confidence, mean of each bin (%)", range=[0, 102])
+    figure.update_yaxes(title_text="Right validation answers (%)", range=[-4, 104])
     figure.update_layout(height=_HEIGHT, hovermode="closest", uirevision=run_id)
     epochs = f"best epoch {best} against last epoch {last}" if best != last else f"epoch {best}"
     return chart(
         figure,
-        f"Reliability diagram: validation accuracy by confidence, {epochs}",
+        f"Reliability diagram: {epochs}",
         " ".join(_in_words(epoch, bins) for epoch, bins in diagrams.items()),
     )
 
