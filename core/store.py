@@ -366,6 +366,23 @@ class Store(Database):
             ).fetchall()
         return [Metric(**row) for row in rows]
 
+    def step_values(
+        self, job: Job, *, after: int = 0, limit: int = 100_000
+    ) -> list[tuple[int, int, str, float | None]]:
+        """Id, step, name and value of what was measured at each step, in the order it was written.
+
+        A run may have millions: ask for them in portions, each time after the last id seen.
+        """
+        with self.read() as connection:
+            cursor = connection.cursor()
+            cursor.row_factory = None
+            rows: list[tuple[int, int, str, float | None]] = cursor.execute(
+                "SELECT id, step, name, value FROM metrics"
+                " WHERE job = ? AND per = 'step' AND id > ? ORDER BY id LIMIT ?",
+                (job.number, after, limit),
+            ).fetchall()
+        return rows
+
     def samples(self, job: Job, *, after: int = 0) -> list[Sample]:
         """Values of the machine while a job ran, those with a greater id than `after`."""
         with self.read() as connection:

@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from core.config import RunConfig
-from core.records import Kind, Status
+from core.records import Kind, Metric, Status
 from core.store import Store
 from tests.browser_app import CHROMIUM, PHONE, chromium, dashboard, heading, settled, tab
 from tests.conftest import LONG, wait_for
-from tests.recorded import finished_run, prepared
+from tests.recorded import finished_run, prepared, running_run
 
 pytestmark = pytest.mark.skipif(not shutil.which(CHROMIUM), reason=f"needs {CHROMIUM}")
 
@@ -226,6 +227,117 @@ def test_import_of_a_csv_log(browser: Browser, recorded: tuple[str, Store]) -> N
             assert chart(page, "loss_chart", "[...node._fullData[3].x]") == [1, 2, 3, 4]
         finally:
             store.delete([job.id])
+
+
+def test_zoom_brings_finer_points_and_survives_a_refresh(
+    browser: Browser, recorded: tuple[str, Store]
+) -> None:
+    address, store = recorded
+    job = running_run(store, epochs=3)
+    losses = np.random.default_rng(3).normal(2.0, 0.3, 20_000)
+
+    def train(first: int, count: int) -> None:
+        rows = [
+            Metric("step", step, 3, "train", "loss", losses[step], 0.0)
+            for step in range(first, first + count)
+        ]
+        store.report(job, metrics=rows)
+
+    def inside() -> int:
+        """Batches drawn of those that are visible."""
+        return int(
+            chart(
+                page,
+                "loss_chart",
+                """(() => {
+                     const [start, end] = node._fullLayout.xaxis.range;
+                     return [...node._fullData[0].x].filter((x) => x >= start && x <= end).length;
+                   })()""",
+            )
+        )
+
+    end = "node._fullData[0].x.at(-1)"
+    visible = "node._fullLayout.xaxis.range.slice()"
+    train(3 * 281, 19_000)
+    try:
+        with tab(browser) as page:
+            page.goto(f"{address}/training?run={job.id}")
+            heading(page, "Training")
+            wait_for(lambda: points(page) > 900, 20, "the thinned curve")
+            # The axis is one of ten epochs; what is beyond is there, too.
+            _zoom_hide_and_point(page)
+            zoomed = chart(page, "loss_chart", visible)
+            steps = int((zoomed[1] - zoomed[0]) * 281)
+            wait_for(lambda: abs(inside() - steps) < 3, 10, "every batch of the visible part")
+            drawn, last = inside(), chart(page, "loss_chart", end)
+            train(3 * 281 + 19_000, 100)
+            wait_for(lambda: chart(page, "loss_chart", end) > last, 20, "the curve to grow")
+            assert chart(page, "loss_chart", visible) == zoomed
+            assert inside() == drawn
+            assert chart(page, "loss_chart", "node.dataset.mark") == "kept"
+            assert chart(page, "loss_chart", "node._fullData[1].visible") == "legendonly"
+            # A loss in the figure's own range must not end the zoom either.
+            epoch = [
+                Metric("epoch", 4 * 281 - 1, 3, split, "loss", 9.0, 0.0) for split in ("train", "validation")
+            ]
+            store.report(job, metrics=epoch)
+            wait_for(lambda: chart(page, "loss_chart", "node._fullData[3].x.length") == 4, 20, "the epoch")
+            assert chart(page, "loss_chart", visible) == zoomed
+
+            box = page.locator(".st-key-loss_chart .nsewdrag").first.bounding_box()
+            assert box is not None
+            page.mouse.dblclick(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+            wait_for(lambda: points(page) <= 1_000, 10, "the whole curve, thinned")
+            assert chart(page, "loss_chart", visible) == pytest.approx([0, 10.2])
+            assert chart(page, "loss_chart", "node._fullData[1].visible") == "legendonly"
+    finally:
+        store.finish(job.id, Status.STOPPED)
+        store.delete([job.id])
+
+
+def test_a_chart_is_saved_as_image_drawing_and_data(
+    browser: Browser, recorded: tuple[str, Store], tmp_path: Path
+) -> None:
+    address, store = recorded
+    job = running_run(store, epochs=10)
+    store.finish(job.id, Status.STOPPED)
+    try:
+        with tab(browser, PHONE) as page:
+            page.goto(f"{address}/training?run={job.id}")
+            heading(page, "Training")
+            wait_for(lambda: points(page) > 900, 20, "the thinned curve")
+            saved = {}
+            for place, kind in enumerate(("png", "svg", "csv")):
+                # By keyboard, on a phone.
+                page.locator(".st-key-loss_chart summary").focus()
+                page.keyboard.press("Enter")
+                expect(page.locator(".st-key-loss_chart .save button").first).to_be_visible()
+                with page.expect_download() as download:
+                    for _ in range(place + 1):
+                        page.keyboard.press("Tab")
+                    page.keyboard.press("Enter")
+                assert download.value.suggested_filename == f"{job.id}-loss.{kind}"
+                saved[kind] = tmp_path / kind
+                download.value.save_as(saved[kind])
+                expect(page.locator(".st-key-loss_chart .save button").first).to_be_hidden()
+            assert saved["png"].read_bytes().startswith(b"\x89PNG")
+            drawing = saved["svg"].read_text("utf-8")
+            assert "Loss: training against validation" in drawing
+            assert "var(--" not in drawing
+            header, *rows = saved["csv"].read_text("utf-8").splitlines()
+            assert header == "trace,Epoch,Cross-entropy loss (nats)"
+            batches = [row for row in rows if row.startswith("each batch,")]
+            assert len(batches) == 10 * 281
+            assert rows[-1] == "validation,10,2.67"
+            # A chart that draws all its points has them in the browser already.
+            page.locator(".st-key-gap_chart summary").click()
+            with page.expect_download() as download:
+                page.locator(".st-key-gap_chart").get_by_role("button", name="CSV").click()
+            assert download.value.suggested_filename == f"{job.id}-generalization-gap.csv"
+            download.value.save_as(tmp_path / "gap")
+            assert len((tmp_path / "gap").read_text("utf-8").splitlines()) == 11
+    finally:
+        store.delete([job.id])
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -13,13 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from core.config import DeviceLayout, RunConfig
 from core.dashboard import draft, units
-from core.dashboard.charts.training import extremes
 from core.errors import DownloadFailed
 from core.records import Job, Kind, LogLine, Metric, Status
 from core.store import Store
@@ -584,21 +580,6 @@ def test_nothing_opaque_lies_on_the_curves(show: Open, store: Store) -> None:
         assert layout["margin"]["t"] >= 20
     for title in ("Loss: training against validation", "Accuracy: training against validation"):
         assert not [note for note in shown[title]["figure"]["layout"]["annotations"] if "bgcolor" in note]
-
-
-@given(
-    values=st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), max_size=400).map(np.array),
-    most=st.integers(4, 50),
-)
-def test_drawn_batches_keep_every_peak(values: NDArray[np.float64], most: int) -> None:
-    shown = extremes(values, most)
-    assert len(shown) <= most
-    assert (np.diff(shown) > 0).all()
-    finite = values[np.isfinite(values)]
-    if len(finite):
-        kept = values[shown]
-        assert np.nanmax(kept) == finite.max()
-        assert np.nanmin(kept) == finite.min()
 
 
 # Rooms

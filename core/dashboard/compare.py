@@ -130,7 +130,7 @@ def _curves(runs: Sequence[_Run]) -> None:
         losses = np.array([np.nan if loss is None else loss for loss in run.losses], np.float64)
         epochs = np.array(epoch_numbers(run.history), np.int32)
         drawn.append(charts.Overlaid(run.title, run.job.place, np.array(x, np.float64), losses, epochs))
-    charts.show(charts.overlaid_losses(drawn, along), key="compare_chart")
+    charts.show(lambda part: charts.overlaid_losses(drawn, along, part), key="compare_chart")
     if missing:
         what = {"step": "steps per epoch", "time": "epoch durations"}.get(along, "epochs")
         st.caption(f"Not drawn, because the {what} were not recorded: {', '.join(missing)}.")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from array import array
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,8 +19,8 @@ from core.analysis.criteria import Stop, Thresholds, what_would_have_happened
 from core.analysis.overfitting import Diagnosis, diagnose
 from core.config import parse_config
 from core.dashboard import charts
-from core.dashboard.charts import Axis, Curves, Quantity, StepValues
-from core.records import Job, Kind, Metric, Sample
+from core.dashboard.charts import WHOLE, Axis, Curves, Part, Quantity, Series
+from core.records import Job, Kind, LogLine
 from core.store import Store
 
 _Made = TypeVar("_Made")
@@ -28,6 +29,8 @@ _FRESH_S = 0.5
 """Within this time a second viewer gets what the first one's refresh has read."""
 _MOST_KEPT = 64
 """Charts and tables kept of one run: viewers may choose among many thresholds."""
+_MOST_LINES = 200
+"""Lines of the log that are shown."""
 
 
 class RunView:
@@ -45,13 +48,16 @@ class RunView:
         self._store = store
         self._lock = threading.Lock()
         self._read_at = 0.0
-        self._last_id = {"step": 0, "epoch": 0, "sample": 0}
-        self._steps: dict[str, tuple[array[int], array[float]]] = {}
-        self._samples: dict[str, tuple[array[int], array[float]]] = {}
-        self._made: dict[tuple[Any, ...], Any] = {}
+        self._last_id = {"step": 0, "epoch": 0, "sample": 0, "log": 0}
+        self._steps: dict[str, Series] = {}
+        self._samples: dict[str, Series] = {}
+        self._made: dict[tuple[Any, ...], tuple[tuple[Any, ...], Any]] = {}
+        self.version = 0
+        """Another number whenever something that is shown has changed."""
         self.job: Job = store.job(run_id)
         self.history: list[dict[str, Any]] = []
         self.diagnosis: Diagnosis = diagnose([])
+        self.log: deque[LogLine] = deque(maxlen=_MOST_LINES)
 
     def refresh(self) -> None:
         """Reads what was written since the last look, unless somebody has just done so."""
@@ -59,74 +65,123 @@ class RunView:
             if time.monotonic() - self._read_at < _FRESH_S and not self._has_just_changed():
                 return
             before, self.job = self.job, self._store.job(self.job.id)
-            steps, epochs = (
-                self._store.metrics(self.job, per=per, after=self._last_id[per]) for per in ("step", "epoch")
-            )
-            samples = self._store.samples(self.job, after=self._last_id["sample"])
-            _append(self._steps, steps)
-            _append(self._samples, samples)
-            if samples:
-                self._last_id["sample"] = samples[-1].id
-            if epochs:
-                self.history = report.history(self._store, self.job)
-                self.diagnosis = diagnose(self.history, num_classes=report.classes(self.job))
-            for rows in (steps, epochs):
-                if rows:
-                    self._last_id[rows[-1].per] = rows[-1].id
-            if steps or epochs or samples or self.job.status is not before.status:
-                self._made.clear()
+            seen = dict(self._last_id)
+            self._read_steps()
+            self._read_epochs()
+            self._read_samples()
+            self._read_log()
+            # A heartbeat alone is nothing to look at.
+            if self._last_id != seen or replace(self.job, heartbeat_at=before.heartbeat_at) != before:
+                self.version += 1
             self._read_at = time.monotonic()
 
     def _has_just_changed(self) -> bool:
         """A stop request must be seen at once by the one who made it."""
         return self._store.job(self.job.id).status is not self.job.status
 
+    def _read_steps(self) -> None:
+        while rows := self._store.step_values(self.job, after=self._last_id["step"]):
+            ids, steps, names, values = zip(*rows, strict=True)
+            _extend(self._steps, steps, names, values)
+            self._last_id["step"] = ids[-1]
+
+    def _read_epochs(self) -> None:
+        epochs = self._store.metrics(self.job, per="epoch", after=self._last_id["epoch"])
+        if epochs:
+            self.history = report.history(self._store, self.job)
+            self.diagnosis = diagnose(self.history, num_classes=report.classes(self.job))
+            self._last_id["epoch"] = epochs[-1].id
+
+    def _read_samples(self) -> None:
+        samples = self._store.samples(self.job, after=self._last_id["sample"])
+        if samples:
+            columns = zip(*((sample.step, sample.name, sample.value) for sample in samples), strict=True)
+            _extend(self._samples, *columns)
+            self._last_id["sample"] = samples[-1].id
+
+    def _read_log(self) -> None:
+        lines = self._store.logs(self.job, after=self._last_id["log"], limit=_MOST_LINES)
+        if lines:
+            self.log.extend(lines)
+            self._last_id["log"] = lines[-1].id
+
     @property
     def steps_per_epoch(self) -> int:
         """Training steps in an epoch; 1 until the engine says it, 0 where a log from elsewhere does not."""
         return 0 if self.job.kind is Kind.IMPORT else int((self.job.result or {}).get("steps_per_epoch") or 1)
 
+    @property
+    def sampled(self) -> list[Quantity]:
+        """The quantities of the machine that were sampled."""
+        quantities: tuple[Quantity, ...] = ("percent", "bytes", "w")
+        return [
+            quantity
+            for quantity in quantities
+            if any(name.endswith(f"_{quantity}") for name in list(self._samples))
+        ]
+
     def stops(self, thresholds: Thresholds) -> list[Stop]:
         """What would have happened under each stopping rule."""
-        return self._once(("stops", thresholds), lambda: what_would_have_happened(self.history, thresholds))
+        return self._once(
+            ("stops", thresholds), self._by_epoch, lambda: what_would_have_happened(self.history, thresholds)
+        )
 
-    def loss(self, axis: Axis, stops: Mapping[str, int]) -> bytes:
+    def loss(self, axis: Axis, stops: Mapping[str, int], part: Part = WHOLE) -> bytes:
         """The chart of training and validation loss, with the stop epochs of some rules."""
-        return self._once(
+        return self._chart(
             ("loss", axis, *stops.items()),
-            lambda: charts.loss_curve(self._curves(axis, stops), self._batches("loss")),
+            self._by_step,
+            part,
+            lambda: charts.loss_curve(self._curves(axis, stops, part), self._batches("loss")),
         )
 
-    def accuracy(self, axis: Axis, stops: Mapping[str, int], name: str) -> bytes:
+    def accuracy(self, axis: Axis, stops: Mapping[str, int], name: str, part: Part = WHOLE) -> bytes:
         """The chart of training and validation accuracy of one kind."""
-        return self._once(
+        return self._chart(
             (name, axis, *stops.items()),
-            lambda: charts.accuracy_curve(self._curves(axis, stops), self._batches(name), name),
+            self._by_step,
+            part,
+            lambda: charts.accuracy_curve(self._curves(axis, stops, part), self._batches(name), name),
         )
 
-    def gap(self, axis: Axis, stops: Mapping[str, int]) -> bytes:
+    def gap(self, axis: Axis, stops: Mapping[str, int], part: Part = WHOLE) -> bytes:
         """The chart of the generalization gap."""
-        return self._once(("gap", axis, *stops.items()), lambda: charts.gap_curve(self._curves(axis, stops)))
+        return self._chart(
+            ("gap", axis, *stops.items()),
+            self._by_epoch,
+            part,
+            lambda: charts.gap_curve(self._curves(axis, stops, part)),
+        )
 
-    def generalization_loss(self, axis: Axis, stops: Mapping[str, int], thresholds: Thresholds) -> bytes:
+    def generalization_loss(
+        self, axis: Axis, stops: Mapping[str, int], thresholds: Thresholds, part: Part = WHOLE
+    ) -> bytes:
         """The chart of GL with its thresholds."""
         alphas = thresholds.generalization_loss
-        return self._once(
+        return self._chart(
             ("GL", axis, alphas, *stops.items()),
-            lambda: charts.generalization_loss_curve(self._curves(axis, stops), alphas),
+            self._by_epoch,
+            part,
+            lambda: charts.generalization_loss_curve(self._curves(axis, stops, part), alphas),
         )
 
-    def calibration_error(self, axis: Axis, stops: Mapping[str, int]) -> bytes | None:
-        """The chart of the expected calibration error; None where it was not recorded."""
-        if not any(f"val_{ERROR}" in row for row in self.history):
-            return None
-        return self._once(
-            ("ECE", axis, *stops.items()), lambda: charts.calibration_error_curve(self._curves(axis, stops))
+    @property
+    def has_calibration(self) -> bool:
+        """Whether the expected calibration error was recorded."""
+        return any(f"val_{ERROR}" in row for row in self.history)
+
+    def calibration_error(self, axis: Axis, stops: Mapping[str, int], part: Part = WHOLE) -> bytes:
+        """The chart of the expected calibration error, where `has_calibration`."""
+        return self._chart(
+            ("ECE", axis, *stops.items()),
+            self._by_epoch,
+            part,
+            lambda: charts.calibration_error_curve(self._curves(axis, stops, part)),
         )
 
     def reliability(self) -> bytes | None:
         """The reliability diagram of the best and the last epoch; None where no bins were recorded."""
-        return self._once(("reliability",), self._reliability)
+        return self._once(("reliability",), self._by_epoch, self._reliability)
 
     def _reliability(self) -> bytes | None:
         epochs = [self.diagnosis.best_epoch, self.history[-1]["epoch"] if self.history else None]
@@ -137,15 +192,14 @@ class RunView:
             return None
         return charts.reliability_diagram(self.job.id, diagrams)
 
-    def system(self, axis: Axis, quantity: Quantity) -> bytes | None:
-        """The chart of one quantity of the machine; None where it was not sampled."""
-        return self._once(
+    def system(self, axis: Axis, quantity: Quantity, part: Part = WHOLE) -> bytes:
+        """The chart of one quantity of the machine, one of `sampled`."""
+        return self._chart(
             ("system", axis, quantity),
+            (*self._by_epoch, self._last_id["sample"]),
+            part,
             lambda: charts.system_curve(
-                self._curves(axis, {}),
-                {name: _values(*columns) for name, columns in self._samples.items()},
-                quantity,
-                self._memory_limit_bytes(),
+                self._curves(axis, {}, part), self._samples, quantity, self._memory_limit_bytes()
             ),
         )
 
@@ -155,37 +209,56 @@ class RunView:
         limit = layout.get("memory_limit_mb")
         return None if limit is None else limit * layout.get("logical_devices", 1) * 2**20
 
-    def _curves(self, axis: Axis, stops: Mapping[str, int]) -> Curves:
+    def _curves(self, axis: Axis, stops: Mapping[str, int], part: Part) -> Curves:
         if self.job.status.is_final:
             planned = max(len(self.history), 1)
         else:
             planned = parse_config(self.job.config).training.epochs
-        return Curves(self.job.id, self.history, self.diagnosis, axis, self.steps_per_epoch, planned, stops)
+        return Curves(
+            self.job.id, self.history, self.diagnosis, axis, self.steps_per_epoch, planned, stops, part
+        )
 
-    def _once(self, key: tuple[Any, ...], make: Callable[[], _Made]) -> _Made:
-        """What was made under this key since the last new row, or makes it."""
+    @property
+    def _by_epoch(self) -> tuple[Any, ...]:
+        """Changes when a chart of epochs does."""
+        return self._last_id["epoch"], self.job.status, self.steps_per_epoch
+
+    @property
+    def _by_step(self) -> tuple[Any, ...]:
+        """Changes when a chart of steps does."""
+        return (*self._by_epoch, self._last_id["step"])
+
+    def _chart(
+        self, key: tuple[Any, ...], depends: tuple[Any, ...], part: Part, make: Callable[[], bytes]
+    ) -> bytes:
+        if part.every_point:
+            # For a file, seldom asked for and as large as the run.
+            with self._lock:
+                return make()
+        return self._once((*key, part), depends, make)
+
+    def _once(self, key: tuple[Any, ...], depends: tuple[Any, ...], make: Callable[[], _Made]) -> _Made:
+        """What was made under this key, or makes it when what it depends on has changed."""
         with self._lock:
-            if key not in self._made:
+            if self._made.get(key, (None,))[0] != depends:
                 if len(self._made) >= _MOST_KEPT:
                     self._made.clear()
-                self._made[key] = make()
-            made: _Made = self._made[key]
+                self._made[key] = depends, make()
+            made: _Made = self._made[key][1]
             return made
 
-    def _batches(self, name: str) -> StepValues:
-        return _values(*self._steps.get(name, (array("q"), array("d"))))
+    def _batches(self, name: str) -> Series:
+        return self._steps.get(name) or Series()
 
 
-def _append(columns: dict[str, tuple[array[int], array[float]]], rows: Sequence[Metric | Sample]) -> None:
-    for row in rows:
-        at, values = columns.setdefault(row.name, (array("q"), array("d")))
-        at.append(row.step)
-        values.append(np.nan if row.value is None else row.value)
-
-
-def _values(steps: array[int], values: array[float]) -> StepValues:
-    # Copies: an array that lends out its memory could not grow.
-    return StepValues(np.array(steps, np.int64), np.array(values, np.float64))
+def _extend(
+    series: dict[str, Series], steps: Sequence[int], names: Sequence[str], values: Sequence[float | None]
+) -> None:
+    all_steps, all_names = np.array(steps, np.int64), np.array(names)
+    all_values = np.array(values, np.float64)  # None becomes NaN
+    for name in dict.fromkeys(names):
+        its = all_names == name
+        series.setdefault(name, Series()).extend(all_steps[its], all_values[its])
 
 
 def view(store: Store, run_id: str) -> RunView:

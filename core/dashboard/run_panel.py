@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import streamlit as st
 
 from core.analysis.criteria import accuracy_name
@@ -69,7 +71,7 @@ def live_panel(store: Store, run_id: str, *, live: bool) -> None:
                 _curves(shown)
         with st.container(key="run_stopping"):
             stopping(shown)
-        _log(store, job)
+        _log(shown)
 
 
 def _head(store: Store, job: Job) -> None:
@@ -211,25 +213,28 @@ def _curves(shown: RunView) -> None:
     stops = lines(shown.stops(thresholds))
     left, right = st.columns(2)
     with left:
-        charts.show(shown.loss(axis, stops), key="loss_chart")
+        charts.show(lambda part: shown.loss(axis, stops, part), key="loss_chart")
     with right:
         if accuracies:
-            charts.show(shown.accuracy(axis, stops, draft.value("accuracy")), key="accuracy_chart")
+            name = draft.value("accuracy")
+            charts.show(lambda part: shown.accuracy(axis, stops, name, part), key="accuracy_chart")
     # In containers of their own: a row that comes later must not push another to a new place, or the page
     # would shrink for a moment and jump under the viewer's pointer.
     with st.container(key="run_strips"):
         if shown.history:
             left, right = st.columns(2)
             with left:
-                charts.show(shown.generalization_loss(axis, stops, thresholds), key="gl_chart")
+                charts.show(
+                    lambda part: shown.generalization_loss(axis, stops, thresholds, part), key="gl_chart"
+                )
             with right:
-                charts.show(shown.gap(axis, stops), key="gap_chart")
+                charts.show(lambda part: shown.gap(axis, stops, part), key="gap_chart")
     with st.container(key="run_calibration"):
-        error, reliability = shown.calibration_error(axis, stops), shown.reliability()
+        reliability = shown.reliability()
         left, right = st.columns(2)
         with left:
-            if error is not None:
-                charts.show(error, key="calibration_error_chart")
+            if shown.has_calibration:
+                charts.show(partial(shown.calibration_error, axis, stops), key="calibration_error_chart")
         with right:
             if reliability is not None:
                 charts.show(reliability, key="reliability_chart")
@@ -239,16 +244,15 @@ def _curves(shown: RunView) -> None:
 
 def _system(shown: RunView, axis: charts.Axis) -> None:
     """How busy the machine was, beneath the curves and on their axis."""
-    quantities: tuple[charts.Quantity, ...] = ("percent", "bytes", "w")
-    drawn = {name: figure for name in quantities if (figure := shown.system(axis, name)) is not None}
-    if drawn:
-        for column, (name, figure) in zip(st.columns(len(drawn)), drawn.items(), strict=True):
+    sampled = shown.sampled
+    if sampled:
+        for column, quantity in zip(st.columns(len(sampled)), sampled, strict=True):
             with column:
-                charts.show(figure, key=f"system_{name}_chart")
+                charts.show(partial(shown.system, axis, quantity), key=f"system_{quantity}_chart")
 
 
-def _log(store: Store, job: Job) -> None:
-    lines = store.logs(job, limit=200)
+def _log(shown: RunView) -> None:
+    lines = shown.log
     with st.expander(f"Log ({units.plural(len(lines), 'line')})", icon=":material/article:"):
         if not lines:
             st.caption("Nothing has been logged.")

@@ -18,7 +18,7 @@ from core import corpus
 from core.config import LOCAL_TPU, Dataset, DeviceLayout
 from core.corpus import Corpus
 from core.dashboard import units
-from core.dashboard.charts import install_plotly_js
+from core.dashboard.charts import install_scripts
 from core.errors import UnknownDevice
 from core.launcher import Launcher
 from core.records import Job, Kind, Status
@@ -45,9 +45,9 @@ def open_store() -> Store:
 def _open(home: Path, *, watch: bool) -> Store:
     store = Store(home)
     try:
-        install_plotly_js()
+        install_scripts()
     except OSError as error:
-        _log.warning("The charts will stay empty, plotly.js could not be put in ./static: %s", error)
+        _log.warning("The charts will stay empty, their scripts could not be put in ./static: %s", error)
     if not watch:
         launcher = Launcher(store)
         launcher.start()

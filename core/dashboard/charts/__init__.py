@@ -2,13 +2,13 @@
 
 from core.dashboard.charts.calibration import calibration_error_curve, reliability_diagram
 from core.dashboard.charts.comparison import Along, Overlaid, overlaid_losses
-from core.dashboard.charts.component import chart, install_plotly_js, show
+from core.dashboard.charts.component import WHOLE, Part, chart, install_scripts, show
 from core.dashboard.charts.datasets import class_distribution, length_histogram
+from core.dashboard.charts.series import Series
 from core.dashboard.charts.system import Quantity, system_curve
 from core.dashboard.charts.training import (
     Axis,
     Curves,
-    StepValues,
     accuracy_curve,
     gap_curve,
     generalization_loss_curve,
@@ -16,19 +16,21 @@ from core.dashboard.charts.training import (
 )
 
 __all__ = [
+    "WHOLE",
     "Along",
     "Axis",
     "Curves",
     "Overlaid",
+    "Part",
     "Quantity",
-    "StepValues",
+    "Series",
     "accuracy_curve",
     "calibration_error_curve",
     "chart",
     "class_distribution",
     "gap_curve",
     "generalization_loss_curve",
-    "install_plotly_js",
+    "install_scripts",
     "length_histogram",
     "loss_curve",
     "overlaid_losses",

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from core.analysis.calibration import ERROR, Bin, expected_calibration_error
 from core.dashboard import units
 from core.dashboard.charts.component import chart, say_if_empty
+from core.dashboard.charts.series import is_thinned
 from core.dashboard.charts.training import Curves, annotate, finish, strip
 
 _HEIGHT = 330
@@ -37,6 +38,8 @@ def calibration_error_curve(curves: Curves) -> bytes:
         finish(figure, curves, height=_HEIGHT),
         "Expected calibration error: how far validation confidence is off",
         description,
+        file=f"{curves.run_id}-calibration-error",
+        thinned=is_thinned(len(errors)),
     )
 
 
@@ -98,6 +101,7 @@ def reliability_diagram(run_id: str, diagrams: Mapping[int, Sequence[Bin]]) -> b
         figure,
         f"Reliability diagram: {epochs}",
         " ".join(_in_words(epoch, bins) for epoch, bins in diagrams.items()),
+        file=f"{run_id}-reliability",
     )
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from core.dashboard.charts.component import chart, say_if_empty
-from core.dashboard.charts.training import extremes
+from core.dashboard.charts.component import WHOLE, Part, chart, say_if_empty
+from core.dashboard.charts.series import is_thinned, shown
 
 Along = Literal["epoch", "step", "time"]
 
@@ -23,7 +23,7 @@ _TITLES: dict[Along, str] = {
 }
 _DASHES = ("solid", "dash", "dot", "dashdot")
 _COLOURS = 6
-_MOST_POINTS = 1_000
+_MOST_MARKERS = 200
 _LONGEST_NAME = 40
 
 
@@ -46,29 +46,30 @@ class Overlaid:
     epochs: NDArray[np.int32]
 
 
-def overlaid_losses(runs: Sequence[Overlaid], along: Along) -> bytes:
+def overlaid_losses(runs: Sequence[Overlaid], along: Along, part: Part = WHOLE) -> bytes:
     """Validation loss of several runs.
 
     Args:
         runs: What to draw.
         along: What the x axis counts.
+        part: What of the chart is looked at.
     """
     figure = go.Figure()
     lowest = []
     for run in runs:
-        shown = extremes(run.losses, _MOST_POINTS)
+        drawn = np.arange(len(run.x)) if part.every_point else shown(run.x, run.losses, part.visible(along))
         name = escape(run.title[:_LONGEST_NAME], quote=False)
         figure.add_scatter(
-            x=run.x[shown],
-            y=run.losses[shown],
+            x=run.x[drawn],
+            y=run.losses[drawn],
             name=name,
-            mode="lines+markers" if len(run.x) <= _MOST_POINTS // 5 else "lines",
+            mode="lines+markers" if len(run.x) <= _MOST_MARKERS else "lines",
             line={
                 "width": 2.5,
                 "color": f"var(--palette-{(run.place - 1) % _COLOURS})",
                 "dash": _DASHES[(run.place - 1) // _COLOURS % len(_DASHES)],
             },
-            customdata=run.epochs[shown],
+            customdata=run.epochs[drawn],
             hovertemplate="epoch %{customdata}: %{y:.3f}<extra>" + name + "</extra>",
         )
         if np.isfinite(run.losses).any():
@@ -77,4 +78,10 @@ def overlaid_losses(runs: Sequence[Overlaid], along: Along) -> bytes:
     figure.update_yaxes(title_text="Validation loss (nats)", rangemode="tozero")
     say_if_empty(figure, "None of these runs has a finite validation loss.")
     figure.update_layout(height=400, uirevision=along, legend_uirevision="runs", showlegend=True)
-    return chart(figure, "Validation loss of the chosen runs", f"Lowest: {', '.join(lowest) or 'none'}.")
+    return chart(
+        figure,
+        "Validation loss of the chosen runs",
+        f"Lowest: {', '.join(lowest) or 'none'}.",
+        file="validation-loss-of-runs",
+        thinned=any(is_thinned(len(run.x)) for run in runs),
+    )

@@ -4,13 +4,21 @@
 This component keeps its node and calls ``Plotly.react``. Colours in a figure may be Streamlit's CSS
 variables, ``var(--st-primary-color)``, or places in its palette, ``var(--palette-0)``; they are looked up in
 the browser, in whatever theme is on.
+
+The browser tells which part of a thinned chart is zoomed into, and gets that part finer. A menu on every
+chart saves it as PNG or SVG, and all its points as CSV.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd  # noqa: F401 - Plotly looks for it, and must not find it half imported by another thread
@@ -20,151 +28,100 @@ import streamlit as st
 
 _STATIC = Path(__file__).parents[3] / "static"
 """The folder that Streamlit serves as ``app/static`` (``server.enableStaticServing``)."""
-
-_CSS = """
-figure { margin: 0; font-family: var(--st-font); }
-figcaption { font-weight: 600; font-size: 0.98rem; line-height: 1.35; margin: 0 0 0.15rem 0.1rem;
-             color: var(--st-text-color); }
-.plot { width: 100%; overflow: hidden; }
-.plot.failed { display: flex; align-items: center; justify-content: center; opacity: 0.75; }
-"""
-
-_JS = """
-const load = (src) => (window.mirrorboardPlotly ??= new Promise((done, fail) => {
-  const script = document.createElement("script");
-  script.src = src;
-  script.onload = () => done(window.Plotly);
-  script.onerror = () => { window.mirrorboardPlotly = undefined; fail(new Error(src)); };
-  document.head.appendChild(script);
-}));
-
-const lookUp = (name, style) => {
-  const place = /^--palette-(\\d)$/.exec(name);
-  if (!place) return style.getPropertyValue(name).trim();
-  return style.getPropertyValue("--st-chart-categorical-colors").split(",")[place[1]].trim();
-};
-
-const resolve = (value, style) => {
-  if (typeof value === "string") {
-    const name = /^var\\((--[\\w-]+)\\)$/.exec(value);
-    return name ? lookUp(name[1], style) : value;
-  }
-  if (Array.isArray(value)) return value.map((v) => resolve(v, style));
-  if (value && typeof value === "object" && !("bdata" in value)) {
-    for (const key of Object.keys(value)) value[key] = resolve(value[key], style);
-  }
-  return value;
-};
-
-const merge = (base, over) => {
-  for (const key of Object.keys(over)) {
-    const both = base[key] && over[key] && typeof base[key] === "object" && typeof over[key] === "object";
-    base[key] = both && !Array.isArray(over[key]) ? merge(base[key], over[key]) : over[key];
-  }
-  return base;
-};
-
-const axis = (text, line) => ({
-  gridcolor: line, linecolor: line, zerolinecolor: line, automargin: true,
-  title: { standoff: 8, font: { size: 12 } }, tickfont: { size: 11 },
-});
-
-export default async function ({ data, parentElement }) {
-  const { src, label, title, figure } = JSON.parse(new TextDecoder().decode(data));
-  let node = parentElement.querySelector(".plot");
-  if (!node) {
-    const frame = document.createElement("figure");
-    frame.append(document.createElement("figcaption"), document.createElement("div"));
-    node = frame.lastChild;
-    node.className = "plot";
-    parentElement.appendChild(frame);
-  }
-  const frame = node.parentElement;
-  frame.setAttribute("role", "figure");
-  frame.setAttribute("aria-label", label);
-  frame.firstChild.textContent = title;
-  node.style.minHeight = `${figure.layout.height}px`;
-  const turn = (node.turn = (node.turn ?? 0) + 1);
-
-  let Plotly;
-  try {
-    Plotly = await load(src);
-  } catch {
-    node.classList.add("failed");
-    node.textContent = "The chart library did not load. Reload the page to try again.";
-    return;
-  }
-  if (turn !== node.turn || !node.isConnected) return;
-  if (node.classList.contains("failed")) { node.classList.remove("failed"); node.textContent = ""; }
-
-  const style = getComputedStyle(parentElement.querySelector("figure"));
-  const read = (name) => style.getPropertyValue(name).trim();
-  const [text, line] = [read("--st-text-color"), read("--st-border-color")];
-  const layout = merge({
-    autosize: true, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-    colorway: read("--st-chart-categorical-colors").split(","),
-    font: { family: read("--st-font"), color: text, size: 12 },
-    margin: { l: 8, r: 12, t: 8, b: 8 },
-    xaxis: axis(text, line), yaxis: axis(text, line),
-    legend: { orientation: "h", x: 0, y: 1.02, xanchor: "left", yanchor: "bottom", font: { size: 12 } },
-    hoverlabel: { bgcolor: read("--st-background-color"), bordercolor: line,
-                  font: { color: text, family: read("--st-font") } },
-    modebar: { bgcolor: "rgba(0,0,0,0)", color: line, activecolor: text },
-  }, resolve(figure.layout, style));
-  const config = { displaylogo: false, responsive: true, displayModeBar: "hover",
-                   modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
-                   showSendToCloud: false, showEditInChartStudio: false, plotlyServerURL: "" };
-  await Plotly.react(node, resolve(figure.data, style), layout, config);
-  if (!node.watcher) {
-    let width = node.clientWidth;
-    node.watcher = new ResizeObserver(() => {
-      if (!node.clientWidth || node.clientWidth === width) return;
-      width = node.clientWidth;
-      Plotly.Plots.resize(node);
-    });
-    node.watcher.observe(node);
-  }
-  return () => { node.watcher?.disconnect(); Plotly.purge(node); };
-}
-"""
-
-# Plotly's own styles live in the document's head, where a shadow root does not see them.
-_mount = st.components.v2.component("mirrorboard_chart", css=_CSS, js=_JS, isolate_styles=False)
+_PLOTLY = f"plotly-{plotly.__version__}.min.js"
 
 
-def _file_name() -> str:
-    return f"plotly-{plotly.__version__}.min.js"
+def _chart_js() -> str:
+    """The module that draws, with its styles."""
+    css, js = (Path(__file__).with_name(f"chart.{kind}").read_text("utf-8") for kind in ("css", "js"))
+    return f"const CSS = {json.dumps(css)};\n{js}"
 
 
-def install_plotly_js() -> None:
-    """Puts the plotly.js that belongs to the installed plotly where Streamlit serves it.
+_CHART = f"chart-{hashlib.sha256(_chart_js().encode()).hexdigest()[:12]}.js"
+
+
+def _address(file: str) -> str:
+    base = st.get_option("server.baseUrlPath").strip("/")
+    return f"/{base}/app/static/{file}" if base else f"/app/static/{file}"
+
+
+# Streamlit 1.67 sends a component's script with each of its elements, again in every refresh: this one only
+# fetches another. Plotly's own styles live in the document's head, where a shadow root does not see them.
+_mount = st.components.v2.component(
+    "mirrorboard_chart",
+    js=f"""
+const drawing = import(new URL({json.dumps(_address(_CHART))}, location.origin).href);
+export default async (element) => {{
+  let draw;
+  try {{ draw = (await drawing).default; }} catch {{
+    element.parentElement.textContent = "The chart did not load. Reload the page to try again.";
+    return undefined;
+  }}
+  return draw(element);
+}};
+""",
+    isolate_styles=False,
+)
+
+
+def install_scripts() -> None:
+    """Puts what draws charts in the browser where Streamlit serves it: our module and plotly.js.
 
     Raises:
         OSError: The folder cannot be written.
     """
-    target = _STATIC / _file_name()
-    if target.exists():
-        return
-    source = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
     _STATIC.mkdir(exist_ok=True)
-    aside = target.with_name(f"{target.name}.{secrets.token_hex(4)}")
-    aside.write_bytes(source.read_bytes())
-    aside.replace(target)
+    _install(_CHART, lambda: _chart_js().encode())
+    _install(_PLOTLY, (Path(plotly.__file__).parent / "package_data" / "plotly.min.js").read_bytes)
 
 
-def chart(figure: go.Figure, title: str, description: str) -> bytes:
+def _install(file: str, content: Callable[[], bytes]) -> None:
+    target = _STATIC / file
+    if not target.exists():
+        aside = target.with_name(f"{target.name}.{secrets.token_hex(4)}")
+        aside.write_bytes(content())
+        aside.replace(target)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What of a chart its viewer looks at.
+
+    Attributes:
+        start: Where the visible part of the x axis begins, in its units.
+        end: Where it ends.
+        revision: The ``uirevision`` of the figure that was zoomed; another figure is seen whole.
+        every_point: True when nothing is to be thinned, for a file.
+    """
+
+    start: float = -math.inf
+    end: float = math.inf
+    revision: str = ""
+    every_point: bool = False
+
+    def visible(self, revision: str) -> tuple[float, float] | None:
+        """The visible part of the x axis of a figure with this ``uirevision``; None for all of it."""
+        return (self.start, self.end) if revision == self.revision else None
+
+
+WHOLE = Part()
+
+
+def chart(
+    figure: go.Figure, title: str, description: str, *, file: str = "chart", thinned: bool = False
+) -> bytes:
     """A figure ready to be shown any number of times.
 
     Args:
         figure: What to draw; give it a height, and a ``uirevision`` when it will be refreshed.
         title: What the chart shows, as a heading.
         description: The same for those who cannot see it, with the figures that matter.
+        file: What the chart is called when it is saved, without an ending.
+        thinned: Whether a drawing of the whole leaves points out.
     """
     figure.layout.template = None
-    base = st.get_option("server.baseUrlPath").strip("/")
-    src = f"/{base}/app/static/{_file_name()}" if base else f"/app/static/{_file_name()}"
-    about = json.dumps({"src": src, "label": description, "title": title}, allow_nan=False)
-    return f'{about[:-1]}, "figure": {figure.to_json()}}}'.encode()
+    about = {"src": _address(_PLOTLY), "label": description, "title": title, "file": file, "thinned": thinned}
+    return _with(json.dumps(about, allow_nan=False).encode(), figure=figure.to_json().encode())
 
 
 def say_if_empty(figure: go.Figure, why: str) -> None:
@@ -175,6 +132,35 @@ def say_if_empty(figure: go.Figure, why: str) -> None:
         )
 
 
-def show(content: bytes, key: str) -> None:
-    """Draws what `chart` made. The key is what keeps the node, and with it zoom and hidden traces."""
+def _with(content: bytes, **more: bytes) -> bytes:
+    """JSON with more members, which are JSON themselves."""
+    members = b"".join(b', "%b": %b' % (name.encode(), value) for name, value in more.items())
+    return content[:-1] + members + b"}"
+
+
+def show(content: bytes | Callable[[Part], bytes], key: str) -> None:
+    """Draws what `chart` made. The key is what keeps the node, and with it zoom and hidden traces.
+
+    Args:
+        content: The chart; of one that may be thinned, what makes it for the part that is looked at.
+        key: Of the chart, the same in every refresh.
+    """
+    if not isinstance(content, bytes):
+        # What the browser has told about the node: `report` and `menu` in chart.js.
+        said: Mapping[str, Any] = st.session_state.get(key) or {}
+        asked = said.get("csv")
+        part = _part(said.get("zoom"))
+        every_point = content(Part(every_point=True)) if asked else None
+        content = content(part)
+        if every_point is not None:
+            content = _with(content, asked=json.dumps(asked).encode(), csv=every_point)
     _mount(key=key, data=content)
+
+
+def _part(zoom: Any) -> Part:
+    """What the browser says is visible; the whole when it says nothing that can be."""
+    try:
+        start, end, revision = float(zoom["start"]), float(zoom["end"]), str(zoom["revision"])
+    except (TypeError, KeyError, ValueError):
+        return WHOLE
+    return Part(start, end, revision) if start < end else WHOLE

@@ -9,7 +9,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from core.dashboard.charts.component import chart
-from core.dashboard.charts.training import Curves, StepValues, extremes, finish
+from core.dashboard.charts.series import Series, is_thinned
+from core.dashboard.charts.training import Curves, finish
 
 Quantity = Literal["percent", "bytes", "w"]
 """What is drawn; the samples' names end with it."""
@@ -22,44 +23,40 @@ _TITLES: dict[Quantity, tuple[str, str, str, float]] = {
 }
 _WHOSE = {"process": "this run", "machine": "machine"}
 _HEIGHT = 240
-_MOST_POINTS = 1_000
 
 
 def system_curve(
-    curves: Curves, samples: Mapping[str, StepValues], quantity: Quantity, limit: float | None = None
-) -> bytes | None:
+    curves: Curves, samples: Mapping[str, Series], quantity: Quantity, limit: float | None = None
+) -> bytes:
     """One quantity of the machine; the run's share beside the whole.
 
     Args:
         curves: The run.
         samples: Values by name, at the step that training had reached.
-        quantity: Which.
+        quantity: Which, one that was sampled.
         limit: Where to draw the layout's memory limit, in bytes.
-
-    Returns:
-        The chart, None where nothing of this quantity was sampled.
     """
     title, axis, unit, scale = _TITLES[quantity]
-    figure, last = go.Figure(), []
+    figure, last, longest = go.Figure(), [], 0
+    precision = np.float64 if curves.part.every_point else np.float32
     for name, sampled in samples.items():
         if not name.endswith(f"_{quantity}"):
             continue
         first = name.split("_", maxsplit=1)[0]
         label = _WHOSE.get(first) or f"GPU {first.removeprefix('gpu')}"
         y = sampled.values / scale
-        shown = extremes(y, _MOST_POINTS)
-        x = sampled.steps[shown] * (curves.scale / curves.steps_per_epoch)
+        drawn = curves.drawn_steps(sampled)
+        x = sampled.steps[drawn] * (curves.scale / curves.steps_per_epoch)
         figure.add_scatter(
-            x=x.astype(np.float32),
-            y=y[shown].astype(np.float32),
+            x=x.astype(precision),
+            y=y[drawn].astype(precision),
             name=label,
             mode="lines",
             line={"width": 2, "color": f"var(--palette-{len(figure.data)})"},
             hovertemplate=f"%{{y:.1f}} {unit}<extra>{label}</extra>",
         )
         last.append(f"{label} {y[-1]:.1f} {unit}")
-    if not last:
-        return None
+        longest = max(longest, len(sampled))
     if quantity == "bytes" and limit is not None:
         figure.add_hline(
             y=limit / scale,
@@ -67,4 +64,10 @@ def system_curve(
             annotation_text="memory limit of a GPU",
         )
     figure.update_yaxes(title_text=axis, rangemode="tozero")
-    return chart(finish(figure, curves, height=_HEIGHT), title, f"At last: {', '.join(last)}.")
+    return chart(
+        finish(figure, curves, height=_HEIGHT),
+        title,
+        f"At last: {', '.join(last)}.",
+        file=f"{curves.run_id}-{title.split()[0].strip(':').lower()}",
+        thinned=is_thinned(longest),
+    )

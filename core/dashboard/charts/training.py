@@ -12,14 +12,11 @@ from numpy.typing import NDArray
 
 from core.analysis.overfitting import Diagnosis
 from core.dashboard import units
-from core.dashboard.charts.component import chart, say_if_empty
+from core.dashboard.charts.component import WHOLE, Part, chart, say_if_empty
+from core.dashboard.charts.series import Series, is_thinned, shown
 
 Axis = Literal["epoch", "step"]
 
-_WINDOW = 15
-"""Batches in the running mean."""
-_MOST_POINTS = 3_000
-"""Batches drawn at most; a screen has fewer pixels."""
 _ROOM = 10
 """Epochs that the x axis has room for at least."""
 _MOST_MARKERS = 200
@@ -37,14 +34,6 @@ _APART = 0.07
 
 
 @dataclass(frozen=True)
-class StepValues:
-    """The values of every step's own batch. `steps` is global, zero-based; both have shape (steps,)."""
-
-    steps: NDArray[np.int64]
-    values: NDArray[np.float64]
-
-
-@dataclass(frozen=True)
 class Curves:
     """What the charts of a run have in common.
 
@@ -56,6 +45,7 @@ class Curves:
         steps_per_epoch: Training steps in an epoch.
         planned: Epochs that the run will have when it goes on; those it has when it is over.
         stops: One-based epoch after which each stopping criterion to be marked would have stopped.
+        part: What of the chart is looked at.
     """
 
     run_id: str
@@ -65,6 +55,12 @@ class Curves:
     steps_per_epoch: int
     planned: int
     stops: Mapping[str, int]
+    part: Part = WHOLE
+
+    @property
+    def revision(self) -> str:
+        """Zoom is kept as long as this stays the same: the run and its axis."""
+        return f"{self.run_id} {self.axis}"
 
     @property
     def scale(self) -> int:
@@ -82,8 +78,24 @@ class Curves:
         """One-based numbers of the epochs."""
         return [row["epoch"] for row in self.history]
 
+    def drawn(self, x: NDArray[Any], values: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Places of the values that are drawn; `x` and `values` have shape (n,), `x` ascends."""
+        if self.part.every_point:
+            return np.arange(len(values))
+        return shown(x, values, self.part.visible(self.revision))
 
-def loss_curve(curves: Curves, batches: StepValues) -> bytes:
+    def drawn_steps(self, series: Series) -> NDArray[np.int64]:
+        """The same for values by step, without an x for each of them."""
+        if self.part.every_point:
+            return np.arange(len(series))
+        visible = self.part.visible(self.revision)
+        if visible is not None:
+            per_unit = self.steps_per_epoch / self.scale
+            visible = (visible[0] * per_unit - 1, visible[1] * per_unit - 1)
+        return shown(series.steps, series.values, visible)
+
+
+def loss_curve(curves: Curves, batches: Series) -> bytes:
     """Training and validation loss.
 
     Args:
@@ -91,24 +103,34 @@ def loss_curve(curves: Curves, batches: StepValues) -> bytes:
         batches: Loss of each step's batch.
     """
     figure = _figure(curves, batches, "loss", digits=3)
-    if _towers(curves, batches):
+    if _towers(curves, figure.data[0].y):
         figure.update_yaxes(title_text="Cross-entropy loss (nats, logarithmic)", type="log")
     else:
         figure.update_yaxes(title_text="Cross-entropy loss (nats)", rangemode="tozero")
     annotate(figure, curves, labels_at=1)
     _say_if_nothing_is_finite(figure, curves, "loss", "Every loss was NaN or infinite: the run diverged.")
-    return chart(finish(figure, curves), "Loss: training against validation", _in_words("loss", curves))
+    return chart(
+        finish(figure, curves),
+        "Loss: training against validation",
+        _in_words("loss", curves),
+        file=f"{curves.run_id}-loss",
+        thinned=_is_thinned(curves, batches),
+    )
 
 
-def _towers(curves: Curves, batches: StepValues) -> bool:
+def _is_thinned(curves: Curves, batches: Series) -> bool:
+    return is_thinned(len(batches)) or is_thinned(len(curves.history))
+
+
+def _towers(curves: Curves, batches: NDArray[np.float64]) -> bool:
     """True when the losses of a training that diverges would press all others onto the axis."""
     epochs = [row.get(name) for row in curves.history for name in ("loss", "val_loss")]
-    losses = np.concatenate([batches.values, np.array(epochs, np.float64)])
+    losses = np.concatenate([batches, np.array(epochs, np.float64)])
     losses = losses[np.isfinite(losses)]
     return losses.size > 0 and float(losses.max()) > _TOWER * max(float(losses[0]), 1.0)
 
 
-def accuracy_curve(curves: Curves, batches: StepValues, name: str) -> bytes:
+def accuracy_curve(curves: Curves, batches: Series, name: str) -> bytes:
     """Training and validation accuracy.
 
     Args:
@@ -121,7 +143,13 @@ def accuracy_curve(curves: Curves, batches: StepValues, name: str) -> bytes:
     annotate(figure, curves, labels_at=0)
     _say_if_nothing_is_finite(figure, curves, name, "Every accuracy was NaN or infinite.")
     kind = "Top-5 accuracy" if "top_k" in name else "Accuracy"
-    return chart(finish(figure, curves), f"{kind}: training against validation", _in_words(name, curves))
+    return chart(
+        finish(figure, curves),
+        f"{kind}: training against validation",
+        _in_words(name, curves),
+        file=f"{curves.run_id}-{kind.lower().replace(' ', '-')}",
+        thinned=_is_thinned(curves, batches),
+    )
 
 
 def gap_curve(curves: Curves) -> bytes:
@@ -142,6 +170,8 @@ def gap_curve(curves: Curves) -> bytes:
         finish(figure, curves, height=_STRIP),
         "Generalization gap: validation loss minus training loss",
         description,
+        file=f"{curves.run_id}-generalization-gap",
+        thinned=is_thinned(len(gaps)),
     )
 
 
@@ -182,6 +212,8 @@ def generalization_loss_curve(curves: Curves, thresholds: Sequence[float]) -> by
         finish(figure, curves, height=_STRIP),
         "Generalization loss GL: percent above the lowest validation loss so far",
         description,
+        file=f"{curves.run_id}-generalization-loss",
+        thinned=is_thinned(len(values)),
     )
 
 
@@ -204,23 +236,25 @@ def strip(curves: Curves, values: Sequence[float | None], colour: str, hover: st
 def _by_epoch(curves: Curves, values: Sequence[float | None], **looks: Any) -> go.Scatter:
     """A trace with one value an epoch, or of the highest and lowest where there are too many to be seen."""
     y = _floats(values)
-    shown = extremes(y, _MOST_POINTS)
-    epochs = np.array(curves.epochs, np.int64)[shown].astype(np.int32)
+    epochs = np.array(curves.epochs, np.int32)
+    drawn = curves.drawn(epochs * curves.scale, y)
+    epochs = epochs[drawn]
     mode = "lines+markers" if len(y) <= _MOST_MARKERS else "lines"
-    return go.Scatter(x=epochs * curves.scale, y=y[shown], mode=mode, customdata=epochs, **looks)
+    return go.Scatter(x=epochs * curves.scale, y=y[drawn], mode=mode, customdata=epochs, **looks)
 
 
-def _figure(curves: Curves, batches: StepValues, name: str, digits: int) -> go.Figure:
+def _figure(curves: Curves, batches: Series, name: str, digits: int) -> go.Figure:
     figure = go.Figure()
     # Both traces are there from the first refresh on: a trace that came later would shift the others,
     # and with them what the viewer has hidden.
-    smoothed = _smoothed(batches.values)
-    shown = extremes(batches.values, _MOST_POINTS)
-    steps = (batches.steps[shown] + 1).astype(np.int32)
-    x = (steps / curves.steps_per_epoch).astype(np.float32) if curves.axis == "epoch" else steps
+    drawn = curves.drawn_steps(batches)
+    steps = (batches.steps[drawn] + 1).astype(np.int32)
+    # Half as many bytes for the screen, all digits for a file.
+    precision = np.float64 if curves.part.every_point else np.float32
+    x = (steps / curves.steps_per_epoch).astype(precision) if curves.axis == "epoch" else steps
     figure.add_scatter(
         x=x,
-        y=batches.values[shown].astype(np.float32),
+        y=batches.values[drawn].astype(precision),
         name="each batch",
         mode="lines",
         line={"width": 1, "color": "var(--st-gray-color)"},
@@ -230,7 +264,7 @@ def _figure(curves: Curves, batches: StepValues, name: str, digits: int) -> go.F
     )
     figure.add_scatter(
         x=x,
-        y=smoothed[shown].astype(np.float32),
+        y=batches.smoothed[drawn].astype(precision),
         name="batches, smoothed",
         mode="lines",
         line={"width": 1.5, "color": "var(--st-gray-color)"},
@@ -251,28 +285,6 @@ def _figure(curves: Curves, batches: StepValues, name: str, digits: int) -> go.F
             )
         )
     return figure
-
-
-def extremes(values: NDArray[np.float64], most: int) -> NDArray[np.int64]:
-    """Places of at most `most` values that keep every peak: the lowest and the highest of equal stretches."""
-    if len(values) <= most:
-        return np.arange(len(values))
-    length = -(-len(values) // (most // 2))
-    padded = np.pad(values, (0, -len(values) % length), mode="edge").reshape(-1, length)
-    first = np.arange(len(padded)) * length
-    lowest = np.where(np.isnan(padded), np.inf, padded).argmin(axis=1)
-    highest = np.where(np.isnan(padded), -np.inf, padded).argmax(axis=1)
-    return np.unique(np.minimum(np.concatenate([first + lowest, first + highest]), len(values) - 1))
-
-
-def _smoothed(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A running mean over the last batches; a value that is not finite leaves a hole in it."""
-    finite = np.isfinite(values)
-    total = np.cumsum(np.concatenate([[0.0], np.where(finite, values, 0.0)]))
-    count = np.cumsum(np.concatenate([[0], finite]))
-    end = np.arange(1, len(values) + 1)
-    begin = np.maximum(end - _WINDOW, 0)
-    return np.where(finite, (total[end] - total[begin]) / np.maximum(count[end] - count[begin], 1), np.nan)
 
 
 def annotate(figure: go.Figure, curves: Curves, labels_at: int | None = None) -> None:
@@ -361,7 +373,7 @@ def finish(figure: go.Figure, curves: Curves, height: int = 360) -> go.Figure:
     if by_epoch and curves.end <= 2 * _ROOM:
         figure.update_xaxes(dtick=1)
     # Zoom stays as long as the axis does, hidden traces as long as the run does.
-    figure.update_layout(height=height, uirevision=f"{curves.run_id} {curves.axis}", hovermode="closest")
+    figure.update_layout(height=height, uirevision=curves.revision, hovermode="closest")
     figure.update_layout(legend_uirevision=curves.run_id)
     return figure
 

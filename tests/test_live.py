@@ -1,0 +1,239 @@
+"""What makes a page live: series that grow and are thinned, and a view that reads what is new."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from core.dashboard.charts.series import MOST_POINTS, Series, shown, thinned
+from core.dashboard.live import RunView, view
+from core.records import Job, LogLine, Metric, Status
+from core.store import Store
+from tests.page_app import Open, charts, sound
+from tests.recorded import finished_run, running_run
+
+LOSS = "Loss: training against validation"
+
+
+def noise(count: int) -> NDArray[np.float64]:
+    return np.random.default_rng(7).normal(2.0, 0.3, count)
+
+
+def add_steps(store: Store, job: Job, values: NDArray[np.float64], first: int = 0) -> None:
+    rows = [Metric("step", first + i, 0, "train", "loss", float(v), 0.0) for i, v in enumerate(values)]
+    store.report(job, metrics=rows)
+
+
+def column(values: Any) -> NDArray[Any]:
+    """Numbers of a trace as the browser gets them."""
+    return np.frombuffer(base64.b64decode(values["bdata"]), values["dtype"])
+
+
+# Series
+
+
+@given(
+    values=st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), max_size=80).map(np.array),
+    cuts=st.lists(st.integers(0, 80), max_size=5).map(sorted),
+)
+def test_a_series_grows_in_portions_as_if_at_once(values: NDArray[np.float64], cuts: list[int]) -> None:
+    series = Series()
+    for portion in np.split(np.arange(len(values)), cuts):
+        series.extend(portion, values[portion])
+    np.testing.assert_array_equal(series.values, values)
+    np.testing.assert_array_equal(series.steps, np.arange(len(values)))
+    for at, mean in enumerate(series.smoothed):
+        last = values[max(at - 14, 0) : at + 1]
+        known = last[np.isfinite(last)]
+        wanted = math.nan if math.isnan(values[at]) else known.mean()
+        np.testing.assert_allclose(mean, wanted, rtol=1e-9, atol=1e-6)
+
+
+def test_what_was_handed_out_stays_when_a_series_grows() -> None:
+    series = Series()
+    series.extend(np.arange(1_000), noise(1_000))
+    before = series.values
+    copy = before.copy()
+    for _ in range(4):
+        series.extend(np.arange(1_000), noise(1_000) + 9)
+    np.testing.assert_array_equal(before, copy)
+    assert len(series) == 5_000
+
+
+@given(
+    values=st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), min_size=1, max_size=400).map(np.array),
+    most=st.integers(24, 60),
+)
+def test_thinning_keeps_ends_extremes_and_gaps(values: NDArray[np.float64], most: int) -> None:
+    places = thinned(values, most)
+    assert len(places) <= most
+    assert (np.diff(places) > 0).all()
+    assert (places[0], places[-1]) == (0, len(values) - 1)
+    finite = values[np.isfinite(values)]
+    kept = values[places]
+    if len(finite):
+        assert np.nanmax(kept) == finite.max()
+        assert np.nanmin(kept) == finite.min()
+    gaps = int((np.diff(np.isnan(values).astype(int), prepend=0) == 1).sum())
+    if gaps <= most // 8:
+        assert int((np.diff(np.isnan(kept).astype(int), prepend=0) == 1).sum()) == gaps
+
+
+def test_a_peak_and_a_gap_among_a_million_are_drawn() -> None:
+    values = noise(1_000_000)
+    values[333_333], values[777_777] = 50.0, math.nan
+    places = thinned(values, MOST_POINTS)
+    assert len(places) <= MOST_POINTS
+    assert {333_333, 777_776, 777_777, 777_778} <= set(places.tolist())
+
+
+def test_what_is_zoomed_into_comes_finer_and_the_rest_stays() -> None:
+    values = noise(100_000)
+    steps = np.arange(100_000)
+    whole = shown(steps, values, None)
+    places = shown(steps, values, (50_000, 50_500))
+    # Every point of the part, with a neighbour on each side.
+    assert set(range(49_999, 50_502)) <= set(places.tolist())
+    outside = whole[(whole < 49_999) | (whole > 50_501)]
+    assert set(outside.tolist()) <= set(places.tolist())
+    assert len(places) <= 2 * MOST_POINTS
+    assert len(shown(steps, values, (2e5, 3e5))) <= len(whole) + 2
+
+
+# The view
+
+
+def test_a_refresh_reads_only_what_is_new(store: Store) -> None:
+    job = running_run(store, epochs=1)
+    shown_run = RunView(store, job.id)
+    asked: list[str] = []
+    shown_run.refresh()
+    seen = store.step_values(job)[-1][0]
+    with store.read() as connection:
+        connection.set_trace_callback(asked.append)
+    try:
+        add_steps(store, job, noise(3), first=281)
+        shown_run._read_at = 0.0
+        shown_run.refresh()
+    finally:
+        with store.read() as connection:
+            connection.set_trace_callback(None)
+    selects = [sql for sql in asked if "FROM metrics" in sql and "per = 'step'" in sql]
+    assert selects, asked
+    assert f"id > {seen} " in selects[0]
+    assert len(shown_run._steps["loss"]) == 284
+
+
+def test_the_version_changes_with_what_is_shown_and_not_with_a_heartbeat(store: Store) -> None:
+    job = running_run(store, epochs=1)
+    shown_run = RunView(store, job.id)
+
+    def version() -> int:
+        shown_run._read_at = 0.0
+        shown_run.refresh()
+        return shown_run.version
+
+    before = version()
+    store.report(job)
+    assert version() == before
+    changes: list[dict[str, Any]] = [
+        {"phase": "validating"},
+        {"progress": {**job.progress, "step": 7}},
+        {"metrics": [Metric("step", 281, 1, "train", "loss", 1.0, 0.0)]},
+        {"logs": [LogLine(0.0, "info", "tensorflow", "A line.")]},
+    ]
+    for change in changes:
+        store.report(job, **change)
+        after = version()
+        assert after != before, change
+        before = after
+    store.finish(job.id, Status.COMPLETED)
+    assert version() != before
+
+
+def test_a_chart_that_nothing_was_added_to_is_made_once(store: Store) -> None:
+    job = running_run(store, epochs=2)
+    shown_run = view(store, job.id)
+    gap, loss = shown_run.gap("epoch", {}), shown_run.loss("epoch", {})
+    add_steps(store, job, noise(1), first=2 * 281)
+    shown_run._read_at = 0.0
+    shown_run.refresh()
+    assert shown_run.gap("epoch", {}) is gap
+    again = shown_run.loss("epoch", {})
+    assert again is not loss
+    assert shown_run.loss("epoch", {}) is again
+
+
+def test_the_log_keeps_its_newest_lines(store: Store) -> None:
+    job = running_run(store, epochs=1)
+    shown_run = view(store, job.id)
+    store.report(job, logs=[LogLine(float(i), "info", "stderr", f"line {i}") for i in range(500)])
+    shown_run._read_at = 0.0
+    shown_run.refresh()
+    assert [line.text for line in shown_run.log] == [f"line {i}" for i in range(300, 500)]
+
+
+# The page
+
+
+def zoom(app: Any, key: str, start: float, end: float, revision: str) -> None:
+    app.session_state[key] = {"zoom": {"start": start, "end": end, "revision": revision}}
+
+
+def test_a_zoomed_chart_is_sent_finer_until_another_axis_is_chosen(show: Open, store: Store) -> None:
+    job = running_run(store, epochs=2)
+    add_steps(store, job, noise(20_000), first=2 * 281)
+    store.finish(job.id, Status.COMPLETED)
+    app = show("pages/training.py", run=job.id)
+
+    def batches() -> NDArray[Any]:
+        return column(charts(sound(app))[LOSS]["figure"]["data"][0]["x"])
+
+    assert charts(app)[LOSS]["thinned"]
+    assert charts(app)["Generalization gap: validation loss minus training loss"]["thinned"] is False
+    whole = batches()
+    assert len(whole) <= MOST_POINTS
+    zoom(app, "loss_chart", 10, 11, f"{job.id} epoch")
+    app.run()
+    finer = batches()
+    inside = (finer >= 10) & (finer <= 11)
+    assert inside.sum() == 282
+    assert set(whole[(whole < 9.9) | (whole > 11.1)]) <= set(finer)
+    app.button_group(key="axis").set_value("step").run()
+    assert len(batches()) <= MOST_POINTS
+    for nonsense in (None, {"zoom": "x"}, {"zoom": {"start": 5, "end": 5, "revision": ""}}):
+        app.session_state["loss_chart"] = nonsense or {}
+        app.run()
+        assert len(batches()) <= MOST_POINTS
+
+
+def test_all_points_are_sent_when_somebody_saves_them(show: Open, store: Store) -> None:
+    job = running_run(store, epochs=2)
+    values = noise(5_000)
+    add_steps(store, job, values, first=2 * 281)
+    store.finish(job.id, Status.COMPLETED)
+    app = show("pages/training.py", run=job.id)
+    assert "csv" not in charts(app)[LOSS]
+    app.session_state["loss_chart"] = {"csv": 123}
+    app.run()
+    sent = charts(sound(app))[LOSS]
+    assert sent["asked"] == 123
+    assert sent["file"] == f"{job.id}-loss"
+    assert len(column(sent["figure"]["data"][0]["y"])) <= MOST_POINTS
+    np.testing.assert_array_equal(column(sent["csv"]["figure"]["data"][0]["y"])[2 * 281 :], values)
+
+
+def test_files_are_named_for_the_run_and_the_chart(show: Open, store: Store) -> None:
+    job = finished_run(store)
+    app = show("pages/training.py", run=job.id)
+    assert {content["file"] for content in charts(app).values()} == {
+        f"{job.id}-{chart}" for chart in ("loss", "accuracy", "generalization-loss", "generalization-gap")
+    }
+    json.dumps(charts(app), allow_nan=False)
