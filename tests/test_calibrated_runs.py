@@ -238,7 +238,7 @@ def test_error_by_epoch_on_the_axis_of_the_curves(show: Open, store: Store, axis
     assert numbers(line, "x") == [scale * epoch for epoch in range(1, 11)]
     loss = shown["Loss: training against validation"]["figure"]["layout"]
     assert figure["layout"]["xaxis"]["range"] == loss["xaxis"]["range"]
-    assert " best epoch 3 <br> overfitting after it " in [a["text"] for a in figure["layout"]["annotations"]]
+    assert "best epoch 3, then overfitting" in [a["text"] for a in figure["layout"]["annotations"]]
     assert [4 * scale, 10 * scale] in [[shape["x0"], shape["x1"]] for shape in figure["layout"]["shapes"]]
     assert shown[ERROR_TITLE]["label"] == (
         "ECE is 33.0 points after epoch 10; it was lowest, 4.0, after epoch 2."
