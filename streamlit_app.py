@@ -6,7 +6,7 @@ import streamlit as st
 
 from core import report
 from core.analysis.overfitting import diagnose
-from core.config import RunConfig
+from core.config import DATASET_NAMES, RunConfig
 from core.corpus import CLASSES
 from core.dashboard import draft, units
 from core.dashboard.frame import LOOKS, STEPS, link, page, plain, problem, rerun_when_done, reuters_missing
@@ -42,13 +42,13 @@ def _states(store: Store, found: Job | None, data: Readiness) -> dict[str, str]:
     """What each step has come to, in a few words with an icon."""
     done, pending = ":green[:material/check_circle:]", ":material/hourglass_empty:"
     name = data.use(draft.value("data.dataset"))
-    ready = {"reuters": "Reuters is ready", "synthetic": "Synthetic newswires are ready"}
+    ready = f"{DATASET_NAMES[name].capitalize()} newswires are ready"
     chosen = units.plural(draft.value("layout.logical_devices"), "logical device")
     filters = f"{draft.value('model.filters.0')} and {draft.value('model.filters.1')}"
     runs = store.jobs(kinds=[Kind.TRAIN], limit=1)
     return {
         "Devices": f"{done} {chosen} chosen" if found and found.result else f"{pending} Looking for devices",
-        "Data": f"{done} {ready[name]}" if name in data.is_ready else f"{pending} Being prepared",
+        "Data": f"{done} {ready}" if name in data.is_ready else f"{pending} Being prepared",
         "Model": f"{done} {filters} filters, {draft.value('model.optimizer').capitalize()}",
         "Training": f"{LOOKS[runs[0].status][0]} Last run {runs[0].status}"
         if runs
@@ -66,7 +66,6 @@ def _cards(states: dict[str, str]) -> None:
 
 def _lesson(store: Store, data: Readiness) -> None:
     name = data.use("reuters")
-    called = {"reuters": "real Reuters newswires", "synthetic": "synthetic newswires"}[name]
     with st.container(horizontal=True, vertical_alignment="center"):
         started = st.button(
             "Start the lesson",
@@ -76,7 +75,10 @@ def _lesson(store: Store, data: Readiness) -> None:
             disabled=name not in data.is_ready,
         )
         if name in data.is_ready:
-            st.caption(f"Trains the chapter's model on {called}, on two logical devices, for 10 epochs.")
+            st.caption(
+                f"Trains the chapter's model on {DATASET_NAMES[name]} newswires, on two logical devices,"
+                " for 10 epochs."
+            )
         else:
             st.caption("The newswires are being prepared. It takes some seconds, once.")
     if started:
@@ -100,7 +102,7 @@ def _recent(store: Store) -> None:
             {
                 "Run": job.id,
                 "Status": str(job.status),
-                "Dataset": config.data.dataset,
+                "Dataset": DATASET_NAMES[config.data.dataset].capitalize(),
                 "Replicas": config.layout.replicas,
                 "Epochs": f"{len(history)} of {config.training.epochs}",
                 "Best epoch": diagnosis.best_epoch,

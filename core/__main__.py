@@ -2,16 +2,30 @@
 
 ``python -m core devices|train|runs|show|stop|diagnose|backup|restore``, each with ``--json`` and
 ``--home``. Exit code 0: the run completed or was stopped; 1: it failed; 2: the configuration, or the log to
-diagnose, is invalid.
+diagnose, is invalid; 130: Ctrl-C ended the command itself.
 """
 
 from __future__ import annotations
 
-import json
+import os
 import signal
+
+_INTERRUPTED = 130
+
+
+def _leave(*_: object) -> None:
+    os.write(2, b"Interrupted before anything was begun.\n")
+    os._exit(_INTERRUPTED)
+
+
+if __name__ == "__main__":
+    # The imports below take a second or two, in which Ctrl-C would end in a traceback.
+    signal.signal(signal.SIGINT, _leave)
+
+import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
@@ -30,6 +44,7 @@ from core.launcher import Launcher
 from core.records import Job, Kind, Status
 from core.report import overview, report
 from core.store import Store, default_home
+from core.words import plural, shown
 
 _POLL_S = 0.1
 _STOP_WAIT_S = 10.0
@@ -39,13 +54,52 @@ class _Group(click.Group):
     """A group whose commands end with a message and a hint where a `MirrorboardError` is raised."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("Interrupted.", err=True)
+            ctx.exit(_INTERRUPTED)
         except MirrorboardError as error:
             click.echo(f"Error: {error.message}", err=True)
             if error.hint:
                 click.echo(f"Hint: {error.hint}", err=True)
             ctx.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+class _Number(click.ParamType[int | float]):
+    """A number; what is none is refused in the words of `core.validation`."""
+
+    def __init__(self, kind: type[int | float]) -> None:
+        self.name = "integer" if kind is int else "float"
+        self._kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | float:  # noqa: ARG002
+        try:
+            return self._kind(value)
+        except ValueError:
+            assert param is not None
+            wanted = "a whole number" if self._kind is int else "a number"
+            raise ConfigError(
+                f"{param.opts[-1]} must be {wanted}, not {shown(value)}.", "Correct this option."
+            ) from None
+
+
+class _Choice(click.Choice[str]):
+    """One of a few values, refused likewise."""
+
+    def __init__(self, literal: Any) -> None:
+        super().__init__(get_args(literal))
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            assert param is not None
+            raise ConfigError(
+                f"{param.opts[-1]} must be one of {', '.join(self.choices)}, not {shown(value)}.",
+                "Choose one of them.",
+            ) from None
 
 
 def _shared(command: Callable[..., None]) -> Callable[..., None]:
@@ -100,25 +154,21 @@ def devices(ctx: click.Context, home: Path | None, as_json: bool) -> None:
 
 
 @main.command()
-@click.option(
-    "--dataset", type=click.Choice(get_args(settings.Dataset)), default="reuters", show_default=True
-)
-@click.option(
-    "--strategy", type=click.Choice(get_args(settings.Strategy)), default="mirrored", show_default=True
-)
+@click.option("--dataset", type=_Choice(settings.Dataset), default="reuters", show_default=True)
+@click.option("--strategy", type=_Choice(settings.Strategy), default="mirrored", show_default=True)
 @click.option("--tpu", default="local", show_default=True, help="Name or address, for --strategy tpu.")
-@click.option("--logical-devices", type=int, help="Parts of the device.  [default: 2, or 1 if single]")
-@click.option("--epochs", type=int, default=10, show_default=True)
-@click.option("--batch-size", type=int, default=32, show_default=True, help="Global batch size.")
 @click.option(
-    "--optimizer", type=click.Choice(get_args(settings.Optimizer)), default="nadam", show_default=True
+    "--logical-devices", type=_Number(int), help="Parts of the device.  [default: 2, or 1 if single]"
 )
-@click.option("--learning-rate", type=float, help="[default: Keras's own for the optimizer]")
+@click.option("--epochs", type=_Number(int), default=10, show_default=True)
+@click.option("--batch-size", type=_Number(int), default=32, show_default=True, help="Global batch size.")
+@click.option("--optimizer", type=_Choice(settings.Optimizer), default="nadam", show_default=True)
+@click.option("--learning-rate", type=_Number(float), help="[default: Keras's own for the optimizer]")
 @click.option(
     "--from-logits", is_flag=True, help="Experiment: the loss takes the softmax's probabilities for logits."
 )
-@click.option("--seed", type=int, default=1, show_default=True)
-@click.option("--patience", type=int, help="Stop early after this many epochs without improvement.")
+@click.option("--seed", type=_Number(int), default=1, show_default=True)
+@click.option("--patience", type=_Number(int), help="Stop early after this many epochs without improvement.")
 @click.option("--deterministic", is_flag=True, help="Reproducible to the last bit, somewhat slower.")
 @_shared
 @click.pass_context
@@ -171,6 +221,8 @@ def train(
     else:
         click.echo(f"Run {job.id} {job.status} in {job.duration_s or 0:,.1f} s.")
         click.echo(report(store, job.id)["diagnosis"]["sentence"])
+        if job.status is Status.STOPPED:
+            click.echo(f"See it with `python -m core show {job.id}`.")
     if job.status not in (Status.COMPLETED, Status.STOPPED):
         _echo_error(job)
         ctx.exit(2 if job.error and job.error["field"] else 1)
@@ -192,7 +244,8 @@ def runs(ctx: click.Context, home: Path | None, as_json: bool) -> None:
     for row in rows:
         when = datetime.fromtimestamp(row["created_at"], UTC).astimezone()
         click.echo(
-            f"{row['run_id']}  {row['status']:<10}  {row['epochs_done']:>3} of {row['epochs']} epochs"
+            f"{row['run_id']}  {row['status']:<10}  {row['epochs_done']:>3}"
+            f" of {plural(row['epochs'], 'epoch')}"
             f"  {when:%Y-%m-%d %H:%M %Z}"
         )
 
@@ -280,7 +333,7 @@ def backup(ctx: click.Context, file: Path, home: Path | None, as_json: bool) -> 
     if _wants_json(ctx, as_json):
         _print_json({"file": str(file.absolute()), "size_bytes": file.stat().st_size, "runs": runs})
     else:
-        click.echo(f"{runs:,} runs are in {file}, {file.stat().st_size / 1e6:,.1f} MB.")
+        click.echo(f"{plural(runs, 'run is', 'runs are')} in {file}, {file.stat().st_size / 1e6:,.1f} MB.")
 
 
 @main.command()
@@ -299,7 +352,7 @@ def restore(ctx: click.Context, file: Path, home: Path | None, as_json: bool) ->
         kept = None if done.kept is None else str(done.kept)
         _print_json({"home": str(where), "runs": done.runs, "lost": done.lost, "kept": kept})
         return
-    click.echo(f"{done.runs:,} runs are in {where}.")
+    click.echo(f"{plural(done.runs, 'run is', 'runs are')} in {where}.")
     for run_id in done.lost:
         click.echo(f"Run {run_id} was going on when the backup was made; it counts as lost.")
     if done.kept:
@@ -325,13 +378,15 @@ class _Bar:
             return
         progress = job.progress
         if self._bar is None:
-            self._bar = tqdm(unit=" steps", dynamic_ncols=True, leave=False)
+            self._bar = tqdm(bar_format="{desc}", dynamic_ncols=True, leave=False)
         if job.status is Status.QUEUED:
             self._bar.set_description_str(_waiting(self._store, job))
         elif progress:
             self._bar.total = progress["steps"] * progress["epochs"]
             self._bar.n = progress["epoch"] * progress["steps"] + progress["step"]
+            self._bar.bar_format = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps{postfix}"
             self._bar.set_description_str(f"epoch {progress['epoch'] + 1}/{progress['epochs']}, {job.phase}")
+            self._bar.set_postfix_str(_time_left(progress))
         else:
             self._bar.set_description_str(job.phase or "starting TensorFlow")
         self._bar.refresh()
@@ -343,10 +398,20 @@ class _Bar:
         text = _waiting(self._store, job) if waiting else job.phase
         done = self._store.epochs_done(job)
         if done and not job.status.is_final:
-            text = f"{done} of {self._epochs} epochs done"
+            text = f"{done} of {plural(self._epochs, 'epoch')} done"
         if text and text != self._told:
             self._told = text
             click.echo(text, err=True)
+
+
+def _time_left(progress: Mapping[str, Any]) -> str:
+    """As the engine knows it; in the first epoch at least what the steps will take."""
+    if progress["remaining_s"] is not None:
+        return f"about {tqdm.format_interval(progress['remaining_s'])} left"
+    if progress["step_ms"] is None:
+        return ""
+    steps = progress["steps"] * (progress["epochs"] - progress["epoch"]) - progress["step"]
+    return f"at least {tqdm.format_interval(steps * progress['step_ms'] / 1e3)} left"
 
 
 def _waiting(store: Store, job: Job) -> str:
@@ -361,24 +426,37 @@ def _run(
 ) -> Job:
     """Queues a job and waits for its end. Ctrl-C and SIGTERM stop it; a second Ctrl-C leaves it alone."""
     launcher = Launcher(store, keep_warm=False)
-    launcher.start()
-    job = store.job(store.submit(kind, config))
-    launcher.wake()
+    job: Job | None = None
+    interrupted = False
 
     def ask_to_stop(*_: object) -> None:
-        store.request_stop(job.id)
+        nonlocal interrupted
+        interrupted = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        if job is not None and kind is Kind.TRAIN:
+            tqdm.write(f"Stopping run {job.id}. Ctrl-C again leaves it alone.", file=sys.stderr)
 
     before = {number: signal.signal(number, ask_to_stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
+        job = store.job(store.submit(kind, config))
+        launcher.start()
         while not job.status.is_final:
+            if interrupted and job.stop_requested_at is None:
+                store.request_stop(job.id)
             time.sleep(_POLL_S)
             job = store.job(job.id)
             watch(job)
+    except KeyboardInterrupt:
+        if job is None or kind is not Kind.TRAIN:
+            raise
+        tqdm.write(f"Left run {job.id}. See it with `python -m core show {job.id}`.", file=sys.stderr)
+        raise SystemExit(_INTERRUPTED) from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
         launcher.close()
+    if interrupted and kind is not Kind.TRAIN:
+        raise KeyboardInterrupt
     if kind is not Kind.TRAIN and job.status is not Status.COMPLETED:
         _echo_error(job)
         raise SystemExit(1)

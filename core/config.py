@@ -12,6 +12,8 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from core.errors import ConfigError
+from core.validation import in_words
+from core.words import plural, shown
 
 Strategy = Literal["single", "mirrored", "tpu"]
 DeviceType = Literal["CPU", "GPU"]
@@ -19,6 +21,9 @@ CrossDeviceOps = Literal["auto", "nccl", "hierarchical_copy", "reduction_to_one_
 Dataset = Literal["reuters", "synthetic"]
 Optimizer = Literal["nadam", "adam", "sgd"]
 Monitor = Literal["val_loss", "val_sparse_categorical_accuracy"]
+
+DATASET_NAMES: dict[Dataset, str] = {"reuters": "Reuters", "synthetic": "synthetic"}
+"""What people call the datasets' newswires."""
 
 TPU_REPLICAS = 8
 """Cores of the usual TPU host. A batch that 8 share evenly suits the smaller ones' 1 or 4 too."""
@@ -67,7 +72,7 @@ class DeviceLayout(_Frozen):
         chosen = list(self.visible_devices)
         if not chosen or len(set(chosen)) != len(chosen) or min(chosen) < 0:
             raise ConfigError(
-                f"Visible devices {chosen} must be one or more different indices from 0 on.",
+                f"Visible devices {shown(chosen)} must be one or more different indices from 0 on.",
                 "Name at least one physical device, and each once.",
                 "layout.visible_devices",
             )
@@ -151,8 +156,8 @@ class ModelConfig(_Frozen):
             for value in values:
                 if not 1 <= value <= most:
                     raise ConfigError(
-                        f"{name.capitalize()} {list(values)} must each be from 1 to {most:,}.",
-                        f"Change {value} to a number in that range.",
+                        f"{name.capitalize()} {shown(list(values))} must each be from 1 to {most:,}.",
+                        f"Change {shown(value)} to a number in that range.",
                         f"model.{name}",
                     )
         return self
@@ -208,7 +213,7 @@ class RunConfig(_Frozen):
         if min(lengths) < 1:
             chain = " → ".join(str(max(length, 0)) for length in [self.data.max_len, *lengths])
             raise ConfigError(
-                f"Sequences of {self.data.max_len} words are too short for kernels"
+                f"Sequences of {plural(self.data.max_len, 'word')} are too short for kernels"
                 f" {self.model.kernels[0]} and {self.model.kernels[1]} with pooling by {self.model.pool}:"
                 f" the length goes {chain}.",
                 "Use longer sequences, smaller kernels or less pooling.",
@@ -249,11 +254,4 @@ def parse_config(values: dict[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        value = first.get("input")
-        raise ConfigError(
-            f"{field or 'configuration'}: {first['msg']}, but it is {value!r}.",
-            "Correct this setting; the others were left as they are.",
-            field,
-        ) from None
+        raise in_words(error.errors()[0], RunConfig) from None

@@ -23,12 +23,14 @@ class MirrorboardError(Exception):
     Attributes:
         message: What was wrong, with the values.
         hint: What to do about it; may be empty.
+        details: More for those who want to look into it; may be empty.
     """
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", details: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.details = details
 
     def __str__(self) -> str:
         return f"{self.message} {self.hint}".strip()

@@ -264,7 +264,8 @@ class Store(Database):
             status: A final status.
             result: What came out, as plain JSON values; None keeps what is there.
             error: Why it failed.
-            details: A traceback or the engine's last lines, for the log and for developers.
+            details: A traceback or the engine's last lines, for the log and for developers; the error's own
+                where there is none.
 
         Returns:
             False when the job had ended already.
@@ -277,7 +278,7 @@ class Store(Database):
                     "message": error.message,
                     "hint": error.hint,
                     "field": getattr(error, "field", ""),
-                    "details": details,
+                    "details": details or error.details,
                 }
             )
         with self.write() as connection:

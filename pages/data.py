@@ -9,7 +9,7 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from core.analysis import dataset as statistics
-from core.config import Dataset, RunConfig
+from core.config import DATASET_NAMES, Dataset, RunConfig
 from core.corpus import Corpus, Split
 from core.dashboard import charts, draft, drawings, forms, units
 from core.dashboard.frame import boundary, page, plain, problem, rerun_when_done, reuters_missing
@@ -17,7 +17,9 @@ from core.dashboard.server import Readiness, load_corpus, readiness
 from core.errors import ConfigError
 from core.store import Store
 
-_DATASETS = {"reuters": "Reuters newswires", "synthetic": "Synthetic newswires"}
+_DATASETS: dict[str, str] = {
+    name: f"{called.capitalize()} newswires" for name, called in DATASET_NAMES.items()
+}
 _SYNTHETIC = (
     "This text is synthetic: generated from a seed with the sizes, class proportions and word frequencies of"
     " Reuters. It can be learnt and overfitted, but it says nothing."
@@ -160,7 +162,7 @@ def _examples(corpus: Corpus) -> None:
         st.caption(
             f"{units.plural(begin, 'zero')} in front, then the words' ids."
             if cut <= 0
-            else f"The first {units.plural(cut, 'word')} are cut off."
+            else f"The first {units.plural(cut, 'word is', 'words are')} cut off."
         )
         st.caption(
             "0 is padding, 1 the start of a newswire, 2 an unknown word; a word's id is its rank plus 3."

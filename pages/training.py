@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from core.config import DEFAULT_LEARNING_RATE, Dataset, RunConfig, parse_config
+from core.config import DATASET_NAMES, DEFAULT_LEARNING_RATE, Dataset, RunConfig, parse_config
 from core.dashboard import draft, forms, units
 from core.dashboard.frame import STEPS, link, page, problem, rerun_when_done
 from core.dashboard.live import view
@@ -139,7 +139,7 @@ def _name(job: Job) -> str:
         return f"{name}, imported {units.moment(job.created_at)}"
     config = parse_config(job.config)
     where = units.plural(config.layout.replicas, "replica")
-    return f"{name}: {config.data.dataset}, {where}, {units.moment(job.created_at)}"
+    return f"{name}: {DATASET_NAMES[config.data.dataset]}, {where}, {units.moment(job.created_at)}"
 
 
 def _chooser(runs: list[Job]) -> None:

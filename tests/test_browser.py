@@ -361,7 +361,9 @@ def test_lesson_from_start_to_stop(browser: Browser, working: tuple[str, Store])
     with tab(browser) as page:
         page.goto(address)
         heading(page, "Mirrorboard")
-        expect(page.get_by_text("Reuters cannot be had at present")).to_be_visible(timeout=60_000)
+        expect(page.get_by_text("No network: the Reuters newswires could not be fetched")).to_be_visible(
+            timeout=60_000
+        )
         expect(page.get_by_role("button", name="Try Reuters again")).to_be_visible()
         start = page.get_by_role("button", name="Start the lesson")
         expect(start).to_be_enabled(timeout=30_000)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
+import termios
 import threading
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from conftest import ROOT, command, json_of, wait_for
@@ -89,13 +94,15 @@ def test_devices_lists_the_processor_and_says_why_there_is_no_gpu(home):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--epochs", "0"), "training.epochs"),
-        (("--logical-devices", "9"), "but it is 9"),
-        (("--logical-devices", "0"), "but it is 0"),
-        (("--learning-rate", "-1"), "training.learning_rate"),
-        (("--patience", "0"), "training.patience"),
-        (("--strategy", "tpus"), "tpus"),
-        (("--batch-size", "many"), "many"),
+        (("--epochs", "0"), "Epochs must be at least 1, not 0."),
+        (("--logical-devices", "9"), "Logical devices must be at most 8, not 9."),
+        (("--learning-rate", "-1"), "Learning rate must be above 0, not -1."),
+        (("--learning-rate", "nan"), "Learning rate must be a finite number, not NaN."),
+        (("--learning-rate", "fast"), "--learning-rate must be a number, not 'fast'."),
+        (("--patience", "0"), "Patience (epochs) must be at least 1, not 0."),
+        (("--strategy", "tpus"), "--strategy must be one of single, mirrored, tpu, not 'tpus'."),
+        (("--batch-size", "many"), "--batch-size must be a whole number, not 'many'."),
+        (("--epoch", "3"), "Did you mean '--epochs'?"),
     ],
 )
 def test_an_invalid_configuration_ends_with_2_and_no_traceback(home, arguments, words):
@@ -167,6 +174,88 @@ def test_stop_from_another_process_and_ctrl_c_keep_what_was_recorded(home):
     assert store.job(run_id).status is Status.STOPPED
     assert store.epochs_done(store.job(run_id)) >= 1
     store.close()
+
+
+def test_ctrl_c_while_the_command_itself_is_starting(home):
+    """Python imports libraries for a second or two before a line of ours could catch anything."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "core", *TRAIN, "--home", str(home)],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    maps = Path(f"/proc/{process.pid}/maps")
+    wait_for(lambda: "_pydantic_core" in maps.read_text(), 30, "the imports to be under way")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert "Traceback" not in err
+    assert (process.returncode, "Interrupted before anything was begun." in err) in (
+        (130, True),
+        (0, False),  # the imports were over; the run was stopped
+    )
+
+
+def test_ctrl_c_while_tensorflow_starts_says_what_became_of_the_run(home):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "core", *TRAIN, "--home", str(home)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    # A connection must not be what creates the file.
+    wait_for((home / "mirrorboard.sqlite3").exists, 30, "a store")
+    store = Store(home)
+    wait_for(lambda: store.jobs(kinds=[Kind.TRAIN]), 30, "the run to be queued")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    (run,) = store.jobs(kinds=[Kind.TRAIN])
+    assert (process.returncode, run.status) == (0, Status.STOPPED)
+    assert f"Stopping run {run.id}." in err
+    assert f"Run {run.id} stopped" in out
+    assert f"python -m core show {run.id}" in out
+    assert "Traceback" not in err
+    store.close()
+
+
+def test_a_terminal_shows_the_time_left_from_the_first_epoch_on_and_a_second_ctrl_c_leaves_the_run(home):
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(ours, (24, 120))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "core", *TRAIN[:3], "--epochs", "500", "--home", str(home)],
+        cwd=ROOT,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    said = bytearray()
+
+    def reads(wanted: bytes) -> bool:
+        if select.select([ours], [], [], 0)[0]:
+            with suppress(OSError):  # the other side is closed
+                said.extend(os.read(ours, 65_536))
+        return wanted in said
+
+    try:
+        wait_for(lambda: reads(b" left"), 90, "the time left")
+        assert b"at least " in said
+        assert b"epoch 1/500" in said
+        assert b"epoch 2/500" not in said
+        store = Store(home)
+        (run,) = store.jobs(kinds=[Kind.TRAIN])
+        os.kill(run.pid, signal.SIGSTOP)  # it cannot stop before the second Ctrl-C
+        process.send_signal(signal.SIGINT)
+        wait_for(lambda: reads(f"Stopping run {run.id}.".encode()), 20, "the answer to Ctrl-C")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 130
+        wait_for(lambda: reads(f"python -m core show {run.id}".encode()), 20, "the way to see the run")
+        assert b"Traceback" not in said
+        os.kill(run.pid, signal.SIGCONT)
+        wait_for(lambda: store.job(run.id).status is Status.STOPPED, 20, "the run to stop")
+        store.close()
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
 
 
 def test_two_trains_in_one_second_run_one_after_the_other(home):

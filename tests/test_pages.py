@@ -43,7 +43,9 @@ def test_empty_store(show: Open, script: str) -> None:
     assert [element.proto.label.split(". ")[-1] for element in app.sidebar.get("page_link")] == [
         "Start", "Devices", "Data", "Model", "Training", "Runs"
     ]  # fmt: skip
-    prepares = [element.proto.text for element in app.sidebar.get("progress")] == ["Preparing reuters"]
+    prepares = [element.proto.text for element in app.sidebar.get("progress")] == [
+        "Preparing Reuters newswires"
+    ]
     assert prepares or "Nothing is running" in texts(app)
 
 
@@ -177,7 +179,11 @@ def test_start_lists_recent_runs_and_starts_the_lesson(show: Open, store: Store)
 
 def _fail_reuters(store: Store) -> Job:
     job = claimed(store, Kind.PREPARE, {"dataset": "reuters"})
-    error = DownloadFailed("Reuters could not be fetched.", "Connect to the internet and try again.")
+    error = DownloadFailed(
+        "No network: Reuters could not be fetched.",
+        "Connect to the internet and try again.",
+        "URL fetch failure",
+    )
     store.finish(job.id, Status.FAILED, error=error)
     return job
 
@@ -192,8 +198,12 @@ def test_reuters_is_asked_for_once(show: Open, store: Store) -> None:
 def test_synthetic_takes_the_place_of_reuters(show: Open, store: Store) -> None:
     _fail_reuters(store)
     app = show("streamlit_app.py")
-    assert "Reuters cannot be had at present" in texts(app)
-    assert "Reuters could not be fetched." in texts(app)
+    warning = app.warning[0].value.replace("\\", "")
+    assert warning.startswith(
+        "**No network: Reuters could not be fetched. Synthetic newswires take the place"
+    )
+    assert "URL fetch failure" not in warning
+    assert [code.value for code in app.code] == ["URL fetch failure"]
     assert store.jobs(kinds=[Kind.PREPARE])[0].config == {"dataset": "synthetic"}
     app.button(key="retry_reuters").click().run()
     assert store.jobs(kinds=[Kind.PREPARE])[0].config == {"dataset": "reuters"}

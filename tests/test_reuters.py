@@ -204,7 +204,7 @@ try:
     corpus = datasets.prepare("reuters", Path(sys.argv[1]), lambda *phase: phases.append(phase))
     out["text"] = corpus.text(0)
 except DatasetError as error:
-    out |= {"error": type(error).__name__, "message": error.message, "hint": error.hint}
+    out |= {"error": type(error).__name__, **vars(error)}
 print(json.dumps({**out, "phases": phases, "keras_home": keras_home()}))
 """
 
@@ -322,11 +322,11 @@ def server(machine: Machine, tmp_path: Path, served: dict[str, bytes]) -> Iterat
 def test_offline_without_files(machine: Machine) -> None:
     outcome = machine.prepare()
     assert outcome["error"] == "DownloadFailed"
-    assert "reuters.npz is not in Keras's cache and could not be fetched" in outcome["message"]
-    assert "URL fetch failure" in outcome["message"]
-    assert "refused" in outcome["message"]
-    assert str(machine.cache) in outcome["hint"]
-    assert "synthetic" in outcome["hint"]
+    assert outcome["message"] == "No network: the Reuters newswires could not be fetched."
+    assert outcome["hint"] == "Connect to the internet and try again, or choose the synthetic dataset."
+    assert "URL fetch failure" in outcome["details"]
+    assert "refused" in outcome["details"]
+    assert str(machine.cache) in outcome["details"]
     assert machine.cached() == {}
     assert not (machine.folder / "home").exists()
 
@@ -336,8 +336,8 @@ def test_offline_with_a_damaged_file(machine: Machine) -> None:
     (machine.cache / "reuters.npz").write_bytes(b"half a download")
     outcome = machine.prepare()
     assert outcome["error"] == "DatasetDamaged"
-    assert f"{machine.cache / 'reuters.npz'} is damaged" in outcome["message"]
-    assert "left as it is" in outcome["message"]
+    assert outcome["message"] == "No network, and reuters.npz in Keras's cache is damaged."
+    assert f"{machine.cache / 'reuters.npz'} was left as it is." in outcome["details"]
     assert "synthetic" in outcome["hint"]
     assert machine.cached() == {"reuters.npz": b"half a download"}
 
@@ -370,7 +370,8 @@ def test_a_wrong_answer_is_no_dataset(server: Machine, served: dict[str, bytes])
     served["reuters.npz"] = b"<html>Please sign in to this network</html>"
     outcome = server.prepare()
     assert outcome["error"] == "DownloadFailed"
-    assert "hash does not match" in outcome["message"]
+    assert outcome["message"].startswith("What was fetched is incomplete or altered: ")
+    assert "hash does not match" in outcome["details"]
     assert server.cached() == {}
 
 

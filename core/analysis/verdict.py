@@ -293,7 +293,7 @@ def _plateau(losses: Losses) -> Finding:
     meanwhile = "" if fall is None else f", while training loss fell {_percent(fall)}"
     return Verdict.PLATEAU, (
         f"{_best(losses)} and has not improved in the {worse} epochs since{meanwhile}:"
-        " more of them bring nothing."
+        " more epochs no longer help."
     )
 
 

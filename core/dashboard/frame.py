@@ -11,7 +11,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from core.config import parse_config
+from core.config import DATASET_NAMES, parse_config
 from core.dashboard import draft, units
 from core.dashboard.server import Readiness, open_store
 from core.errors import MirrorboardError
@@ -145,13 +145,16 @@ def reuters_missing(store: Store, state: Readiness) -> None:
         return
     error = state.failed.error
     st.warning(
-        "**Reuters cannot be had at present, so synthetic newswires take its place.**  \n"
-        f"{plain(error['message'])} {plain(error['hint'])}",
+        f"**{plain(error['message'])} Synthetic newswires take the place of Reuters.**  \n"
+        f"{plain(error['hint'])}",
         icon=":material/cloud_off:",
     )
     if st.button("Try Reuters again", key="retry_reuters", icon=":material/refresh:"):
         store.submit(Kind.PREPARE, {"dataset": "reuters"})
         st.rerun()
+    if error["details"]:
+        with st.expander("Details", icon=":material/description:"):
+            st.code(error["details"], language=None, wrap_lines=True)
 
 
 def plain(text: str) -> str:
@@ -220,7 +223,10 @@ def _job_line(job: Job) -> None:
     if job.kind is Kind.PREPARE:
         total = progress.get("total_bytes") or 0
         done = progress.get("downloaded_bytes") or 0
-        st.progress(min(done / total, 1.0) if total else 0.0, f"Preparing {job.config['dataset']}")
+        st.progress(
+            min(done / total, 1.0) if total else 0.0,
+            f"Preparing {DATASET_NAMES[job.config['dataset']]} newswires",
+        )
         return
     if job.status is Status.QUEUED:
         st.caption(f"{LOOKS[job.status][0]} Run {job.id} is queued")

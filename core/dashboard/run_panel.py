@@ -7,7 +7,7 @@ from functools import partial
 import streamlit as st
 
 from core.analysis.criteria import accuracy_name
-from core.config import RunConfig, parse_config
+from core.config import DATASET_NAMES, RunConfig, parse_config
 from core.dashboard import charts, draft, units
 from core.dashboard.frame import LOOKS, badge, boundary, plain, problem, run_share
 from core.dashboard.live import RunView, view
@@ -21,7 +21,6 @@ _ACCURACIES = {
     "sparse_top_k_categorical_accuracy": "Top-5 accuracy",
 }
 _AXES: dict[charts.Axis, str] = {"epoch": "Epochs", "step": "Steps"}
-_DATASETS = {"reuters": "Reuters newswires", "synthetic": "synthetic newswires"}
 
 
 def summary(config: RunConfig) -> str:
@@ -36,7 +35,8 @@ def summary(config: RunConfig) -> str:
         else f"a single {layout.device_type}"
     )
     return (
-        f"{_DATASETS[config.data.dataset]}, {config.data.max_len:,} words each; {where};"
+        f"{DATASET_NAMES[config.data.dataset]} newswires, {units.plural(config.data.max_len, 'word')} each;"
+        f" {where};"
         f" {config.model.optimizer.capitalize()}{experiment}"
     )
 

@@ -7,6 +7,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import streamlit as st
 
+from core.words import plural as plural  # noqa: PLC0414 - a number as people read it, too
+
 
 def memory(size_bytes: float | None) -> str:
     """A size in binary units, such as ``1.3 MiB``; "not available" for None."""
@@ -45,11 +47,6 @@ def number(value: float | None, digits: int = 3) -> str:
 def percent(share: float | None, digits: int = 1) -> str:
     """A share as ``11.0 %``; a dash for None."""
     return "–" if share is None else f"{100 * share:.{digits}f} %"
-
-
-def plural(count: int, one: str, many: str = "") -> str:
-    """A count with its noun, such as ``1 replica`` or ``1,024 rows``."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def ordinal(count: int) -> str:

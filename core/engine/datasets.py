@@ -13,6 +13,8 @@ import os
 import secrets
 import shutil
 import socket
+import ssl
+import urllib.error
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -144,19 +146,36 @@ def _through_keras(loader: Callable[..., Any], filename: str, progress: Progress
     finally:
         with suppress(OSError):
             copy.unlink()
-    # Keras raises Exception itself when a download fails; its message names the address and the reason.
-    reason = str(failure).replace(": None -- ", ": ")
+    reason, advice = _why(failure)
+    details = f"{str(failure).replace(': None -- ', ': ')}\n"
     if cached:
         raise DatasetDamaged(
-            f"{cached} is damaged and could not be fetched again ({reason}). It was left as it is.",
-            f"Connect to the internet and try again, or replace it by an undamaged {filename},"
-            " or choose the synthetic dataset.",
+            f"{reason}, and {filename} in Keras's cache is damaged.",
+            f"{advice}, or choose the synthetic dataset.",
+            details + f"{cached} was left as it is. An undamaged file may be put in its place.",
         ) from failure
     raise DownloadFailed(
-        f"{filename} is not in Keras's cache and could not be fetched ({reason}).",
-        f"Connect to the internet and try again, or put the file into {folders[0]},"
-        " or choose the synthetic dataset.",
+        f"{reason}: the Reuters newswires could not be fetched.",
+        f"{advice}, or choose the synthetic dataset.",
+        details + f"A file from elsewhere may be put into {folders[0]}.",
     ) from failure
+
+
+def _why(failure: BaseException) -> tuple[str, str]:
+    """Why a download failed, and what to do.
+
+    Keras 3.15 raises Exception in the place of urllib's error, and ValueError where the hash is wrong.
+    """
+    cause = failure.__context__ or failure
+    if isinstance(cause, urllib.error.HTTPError):
+        return f"The server answered {cause.code} {cause.reason}", "Try again later"
+    if isinstance(cause, urllib.error.URLError) and isinstance(cause.reason, ssl.SSLError):
+        return "The server's certificate was refused", "Check the network's proxy and the clock"
+    if isinstance(failure, ValueError) or isinstance(cause, urllib.error.ContentTooShortError):
+        return "What was fetched is incomplete or altered", "Try again"
+    if isinstance(cause, TimeoutError) or isinstance(getattr(cause, "reason", None), TimeoutError):
+        return "The network did not answer", "Connect to the internet and try again"
+    return "No network", "Connect to the internet and try again"
 
 
 def _watched(loader: Callable[..., Any], copy: Path, progress: Progress) -> Future[Any]:

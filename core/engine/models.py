@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from core.analysis.calibration import BINS, inner_edges
 from core.config import ModelConfig, RunConfig
+from core.words import plural
 
 TOP_K = 5
 
@@ -260,7 +261,7 @@ def _in_words(layer: keras.layers.Layer) -> str:
         case keras.layers.Embedding():
             return f"{layer.input_dim:,} words, size {layer.output_dim}"
         case keras.layers.Conv1D():
-            return f"{layer.filters} filters, kernel {layer.kernel_size[0]}, ReLU"
+            return f"{plural(layer.filters, 'filter')}, kernel {layer.kernel_size[0]}, ReLU"
         case keras.layers.MaxPooling1D():
             return f"pool {layer.pool_size[0]}"
         case keras.layers.Dropout():
