@@ -91,7 +91,7 @@ def test_restore_keeps_the_store_that_was_there_and_says_where(home, filled, tmp
     assert len(Store(home).metrics(run, per="epoch")) == 50
     assert [line.text for line in Store(home).logs(run)] == ["said"]
     said = command("restore", str(file), home=tmp_path / "third").stdout
-    assert said == f"1 runs are in {tmp_path / 'third'}.\n"
+    assert said == f"1 run is in {tmp_path / 'third'}.\n"
 
 
 def test_what_only_the_write_ahead_log_holds_is_kept_aside_too(home, store, tmp_path):
