@@ -1,7 +1,7 @@
 """The chapter's own script in today's Keras: what the engine is compared with.
 
-Usage: ``python -m benchmarks.chapter LOGICAL_DEVICES EPOCHS``; prints one JSON line with the seconds of each
-epoch, validation included, and the best validation accuracy.
+Usage: ``python -m benchmarks.chapter LOGICAL_DEVICES EPOCHS BATCH_SIZE``; prints one JSON line with the
+seconds of each epoch, validation included, and the best validation accuracy.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def model() -> keras.Model:
     return network
 
 
-def main(logical_devices: int, epochs: int) -> None:
+def main(logical_devices: int, epochs: int, batch_size: int) -> None:
     """Trains once."""
     strategy = tf.distribute.get_strategy()
     if logical_devices > 1:
@@ -64,8 +64,8 @@ def main(logical_devices: int, epochs: int) -> None:
         strategy = tf.distribute.MirroredStrategy([f"/CPU:{i}" for i in range(logical_devices)])
     (x_train, y_train), (x_test, y_test) = keras.datasets.reuters.load_data()
     x_train, x_test = (keras.utils.pad_sequences(x, 300) for x in (x_train, x_test))
-    training = tf.data.Dataset.from_tensor_slices((x_train, y_train)).shuffle(len(x_train)).batch(32)
-    validation = tf.data.Dataset.from_tensor_slices((x_test, y_test)).batch(32)
+    training = tf.data.Dataset.from_tensor_slices((x_train, y_train)).shuffle(len(x_train)).batch(batch_size)
+    validation = tf.data.Dataset.from_tensor_slices((x_test, y_test)).batch(batch_size)
     with strategy.scope():
         network = model()
     timer = Timer()
@@ -77,4 +77,4 @@ def main(logical_devices: int, epochs: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(*map(int, sys.argv[1:]))

@@ -1,15 +1,14 @@
 """The engine beside the chapter's own script on real Reuters: one device, and two logical CPUs.
 
-Usage: ``python -m benchmarks.engine [--rounds N] [--epochs N] [--json]``. Script and engine run in turn,
-A B A B; an epoch's time includes validation, and the first epoch of each run is left out: it builds graphs.
-Needs the Reuters files in Keras's cache.
+Usage: ``python -m benchmarks.engine [--runs N] [--epochs N] [--json] [--write]``. Script and engine run in
+turn, A B A B; an epoch's time includes validation, and the first epoch of each run is left out: it builds
+graphs. Needs the Reuters files in Keras's cache.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -19,21 +18,33 @@ from typing import Any
 
 import click
 
+from benchmarks.tables import Columns, publish
+
 ROOT = Path(__file__).parent.parent
 
+COLUMNS: Columns = {
+    "devices": ("Logical CPUs", "{}"),
+    "script_epoch_s": ("Script, s an epoch", "{:.2f}"),
+    "engine_epoch_s": ("Engine, s an epoch", "{:.2f}"),
+    "times_as_fast": ("Times as fast", "{:.2f}"),
+    "script_val_accuracy": ("Script, best validation accuracy", "{:.3f}"),
+    "engine_val_accuracy": ("Engine, best validation accuracy", "{:.3f}"),
+}
 
-def script(devices: int, epochs: int) -> dict[str, Any]:
+
+def script(devices: int, epochs: int, batch_size: int) -> dict[str, Any]:
     """One run of the chapter's script."""
-    out = _python("-m", "benchmarks.chapter", str(devices), str(epochs))
+    out = _python("-m", "benchmarks.chapter", str(devices), str(epochs), str(batch_size))
     result: dict[str, Any] = json.loads(out.splitlines()[-1])
     return result
 
 
-def engine(devices: int, epochs: int, home: Path) -> dict[str, Any]:
+def engine(devices: int, epochs: int, batch_size: int, home: Path) -> dict[str, Any]:
     """One run of the engine, from the command line."""
     strategy = "single" if devices == 1 else "mirrored"
     arguments = ["--strategy", strategy, "--logical-devices", str(devices), "--epochs", str(epochs)]
-    run = json.loads(_python("-m", "core", "train", *arguments, "--json", "--home", str(home)))
+    arguments += ["--batch-size", str(batch_size), "--home", str(home), "--json"]
+    run = json.loads(_python("-m", "core", "train", *arguments))
     return {
         "epoch_s": [epoch["duration_s"] for epoch in run["history"]],
         "val_accuracy": max(epoch["val_sparse_categorical_accuracy"] for epoch in run["history"]),
@@ -43,49 +54,47 @@ def engine(devices: int, epochs: int, home: Path) -> dict[str, Any]:
 def _python(*arguments: str) -> str:
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+        [sys.executable, *arguments], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True
     )
     return done.stdout
 
 
-@click.command()
-@click.option("--rounds", default=3, show_default=True)
-@click.option("--epochs", default=4, show_default=True)
-@click.option("--json", "as_json", is_flag=True)
-def main(rounds: int, epochs: int, *, as_json: bool) -> None:
-    """Compares, and prints the table."""
-    table: dict[str, Any] = {
-        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+def compare(devices: int, runs: int, epochs: int, batch_size: int, home: Path) -> dict[str, Any]:
+    """One layout's row of the table."""
+    a: list[dict[str, Any]] = []
+    b: list[dict[str, Any]] = []
+    for _ in range(runs):
+        a.append(script(devices, epochs, batch_size))
+        b.append(engine(devices, epochs, batch_size, home))
+    script_s, engine_s = (statistics.median(s for run in done for s in run["epoch_s"][1:]) for done in (a, b))
+    ratios = [
+        statistics.median(x["epoch_s"][1:]) / statistics.median(y["epoch_s"][1:])
+        for x, y in zip(a, b, strict=True)
+    ]
+    return {
+        "devices": devices,
+        "script_epoch_s": round(script_s, 3),
+        "engine_epoch_s": round(engine_s, 3),
+        "times_as_fast": round(statistics.median(ratios), 2),
+        "script_val_accuracy": round(statistics.median(run["val_accuracy"] for run in a), 3),
+        "engine_val_accuracy": round(statistics.median(run["val_accuracy"] for run in b), 3),
     }
+
+
+@click.command()
+@click.option("--runs", default=3, show_default=True, help="Runs of each, on each layout.")
+@click.option("--epochs", default=4, show_default=True, type=click.IntRange(min=2))
+@click.option("--batch-size", default=32, show_default=True)
+@click.option("--devices", default=(1, 2), show_default=True, multiple=True, help="Logical CPUs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--write", is_flag=True, help="Put the table into benchmarks/README.md.")
+def main(
+    runs: int, epochs: int, batch_size: int, devices: tuple[int, ...], *, as_json: bool, write: bool
+) -> None:
+    """Compares, and prints the table."""
     with tempfile.TemporaryDirectory() as home:
-        for devices in (1, 2):
-            a: list[dict[str, Any]] = []
-            b: list[dict[str, Any]] = []
-            for _ in range(rounds):
-                a.append(script(devices, epochs))
-                b.append(engine(devices, epochs, Path(home)))
-            medians = [statistics.median(s for run in runs for s in run["epoch_s"][1:]) for runs in (a, b)]
-            pairs = [
-                statistics.median(x["epoch_s"][1:]) / statistics.median(y["epoch_s"][1:])
-                for x, y in zip(a, b, strict=True)
-            ]
-            table[f"{devices} device{'s' * (devices > 1)}"] = {
-                "script_epoch_s": round(medians[0], 3),
-                "engine_epoch_s": round(medians[1], 3),
-                "times_as_fast": round(statistics.median(pairs), 2),
-                "script_val_accuracy": round(statistics.median(run["val_accuracy"] for run in a), 3),
-                "engine_val_accuracy": round(statistics.median(run["val_accuracy"] for run in b), 3),
-            }
-    if as_json:
-        click.echo(json.dumps(table, indent=2))
-        return
-    click.echo(table.pop("machine"))
-    for layout, row in table.items():
-        click.echo(
-            f"{layout:>10}: script {row['script_epoch_s']:.2f} s an epoch, engine"
-            f" {row['engine_epoch_s']:.2f} s, {row['times_as_fast']:.2f} times as fast;"
-            f" validation accuracy {row['script_val_accuracy']:.3f} and {row['engine_val_accuracy']:.3f}"
-        )
+        rows = [compare(n, runs, epochs, batch_size, Path(home)) for n in devices]
+    publish("engine", rows, COLUMNS, packages=["tensorflow", "keras"], as_json=as_json, write=write)
 
 
 if __name__ == "__main__":
