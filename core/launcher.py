@@ -29,7 +29,7 @@ from core.store import Store
 
 ROLES: dict[str, tuple[Kind, ...]] = {
     "desk": (Kind.INSPECT, Kind.PREPARE, Kind.DESCRIBE),
-    "layout": (Kind.CHECK, Kind.TRAIN),
+    "layout": (Kind.CHECK, Kind.STEP, Kind.TRAIN),
 }
 
 ENGINE_ENVIRONMENT = {
@@ -210,7 +210,7 @@ class Launcher:
             self._spawn("desk")
 
         idle = [engine for engine in engines if engine.role == "layout" and engine.job is None]
-        wanted = len([job for job in queued if job.kind is Kind.CHECK])
+        wanted = len([job for job in queued if job.kind in (Kind.CHECK, Kind.STEP)])
         if not training:
             # While a run trains, warming the next engine would take its processor time.
             wanted += any(job.kind is Kind.TRAIN for job in queued) or self._keep_warm

@@ -19,6 +19,8 @@ class Kind(StrEnum):
     """Build a model and list its layers."""
     CHECK = "check"
     """Try a device layout."""
+    STEP = "step"
+    """Take one training step apart."""
     TRAIN = "train"
     IMPORT = "import"
     """A training from elsewhere, of which the log was read."""

@@ -27,6 +27,7 @@ PAGES = {
     "data": "Data",
     "model": "Model",
     "training": "Training",
+    "one_step": "Inside one step",
     "runs": "Runs",
 }
 WATCH = {"MIRRORBOARD_WATCH": "1"}
@@ -86,7 +87,10 @@ def test_cold_deep_link(browser: Browser, tmp_path: Path, path: str) -> None:
         heading(page, PAGES[path])
         links = page.get_by_test_id("stSidebar").get_by_test_id("stPageLink")
         expect(links).to_have_text(
-            [re.compile(f"{name}$") for name in ("Start", "Devices", "Data", "Model", "Training", "Runs")],
+            [
+                re.compile(f"{name}$")
+                for name in ("Start", "Devices", "Data", "Model", "Training", "Inside one step", "Runs")
+            ],
             timeout=20_000,
         )
 

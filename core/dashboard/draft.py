@@ -103,6 +103,8 @@ _VIEWS = {
         ("runs.find", "", str),
         ("runs.status", [], list[Status]),
         ("runs.tags", [], list[str]),
+        ("step.at", 1, Literal[1, 2, 3, 4, 5, 6]),
+        ("step.batch", 1, int),
         ("compare.along", "epoch", Literal["epoch", "step", "time"]),
         ("compare.baseline", "", str),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -45,9 +46,15 @@ _CSS = """
 .cell.filler { background: transparent; border: 1px dashed var(--st-text-color); opacity: 0.4;
                box-sizing: border-box; }
 .shard { flex: 1 1 9rem; border-left: 4px solid var(--tint); }
+.shard ul { margin: 0.35rem 0 0; padding-left: 1rem; }
 .layers { display: flex; align-items: flex-start; gap: 0.6rem 0.2rem; flex-wrap: wrap; }
 .layer { text-align: center; flex: 1 1 5.4rem; min-width: 5.4rem; font-size: 0.8rem; }
 .layer .solid { margin-bottom: 0.4rem; border-radius: 4px; background: var(--tint); opacity: 0.88; }
+.exchange { max-width: 26rem; display: block; margin: 0 auto; overflow: visible; }
+.exchange text { fill: var(--st-text-color); font-size: 13px; text-anchor: middle; }
+.exchange circle { fill: var(--st-background-color); stroke-width: 3; }
+.exchange line { stroke: var(--st-text-color); opacity: 0.6; stroke-width: 1.5; }
+.exchange path { fill: var(--st-text-color); }
 .stage { display: flex; align-items: flex-end; height: 130px; justify-content: center; }
 """
 
@@ -155,3 +162,38 @@ def architecture(layers: Sequence[dict[str, Any]], max_len: int) -> str:
             f"{f'<br>{params:,} parameters' if params else ''}</small></div>"
         )
     return f'<div class="layers">{"".join(drawn)}</div>'
+
+
+def exchange_drawing(replicas: int, links: Sequence[tuple[int, int]], *, two_way: bool) -> str:
+    """Which replicas exchange gradients with which.
+
+    Args:
+        replicas: How many there are, drawn on a circle.
+        links: Pairs of replicas that exchange something.
+        two_way: Whether both send, or only the first of each pair.
+    """
+    width, height, size = 420, 230, 20
+    angles = [math.pi * (2 * i / replicas - 0.5 if replicas > 2 else i - 1) for i in range(replicas)]  # noqa: PLR2004
+    at = [(width / 2 + 150 * math.cos(a), height / 2 + 85 * math.sin(a)) for a in angles]
+    lines = []
+    for one, other in links:
+        (x1, y1), (x2, y2) = at[one], at[other]
+        length = math.hypot(x2 - x1, y2 - y1)
+        dx, dy = (x2 - x1) / length * (size + 6), (y2 - y1) / length * (size + 6)
+        start = ' marker-start="url(#tip)"' if two_way else ""
+        lines.append(
+            f'<line x1="{x1 + dx:.1f}" y1="{y1 + dy:.1f}" x2="{x2 - dx:.1f}" y2="{y2 - dy:.1f}"'
+            f'{start} marker-end="url(#tip)"/>'
+        )
+    nodes = [
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size}" style="stroke:var(--c{i % _COLOURS})"/>'
+        f'<text x="{x:.1f}" y="{y + 5:.1f}">{i}</text>'
+        for i, (x, y) in enumerate(at)
+    ]
+    return (
+        f'<svg class="exchange" viewBox="0 0 {width} {height}" role="img" aria-label="{replicas} replicas and'
+        f' the {len(links)} links between them">'
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="6" refY="4" markerWidth="7" markerHeight="7"'
+        ' orient="auto-start-reverse"><path d="M0 0 8 4 0 8z"/></marker></defs>'
+        f"{''.join(lines)}{''.join(nodes)}</svg>"
+    )

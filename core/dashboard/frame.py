@@ -55,6 +55,7 @@ STEPS = (
     Step("Training", "pages/training.py", ":material/show_chart:"),
 )
 
+ONE_STEP = Step("Inside one step", "pages/one_step.py", ":material/slow_motion_video:")
 RUNS = Step("Runs", "pages/runs.py", ":material/table_rows:")
 
 LOOKS: dict[Status, tuple[str, str]] = {
@@ -177,6 +178,7 @@ def _links() -> None:
     link(START, START.name)
     for number, step in enumerate(STEPS, start=1):
         link(step, f"{number}. {step.name}")
+    link(ONE_STEP, ONE_STEP.name)
     link(RUNS, RUNS.name)
     st.divider()
 

@@ -72,9 +72,7 @@ def batches(
         epoch = tf.Variable(0, dtype=tf.int32, trainable=False, name="epoch")
 
     def order(_: tf.Tensor) -> tf.data.Dataset:
-        rows = tf.range(examples, dtype=tf.int32)
-        if shuffle_seed is not None:
-            rows = tf.random.experimental.stateless_shuffle(rows, seed=[shuffle_seed, epoch])
+        rows = epoch_order(examples, shuffle_seed, epoch)
         rows = tf.pad(rows, [[0, steps * batch_size - examples]], constant_values=filler)
         return tf.data.Dataset.from_tensor_slices(tf.reshape(rows, [steps, batch_size]))
 
@@ -111,3 +109,9 @@ def batches(
         ),
     )
     return Batches(dataset, epoch, steps, examples)
+
+
+def epoch_order(examples: int, seed: int | None, epoch: int | tf.Tensor) -> tf.Tensor:
+    """The rows of an epoch in its order, int32, shape (examples,); a seed of None keeps them as they are."""
+    rows = tf.range(examples, dtype=tf.int32)
+    return rows if seed is None else tf.random.experimental.stateless_shuffle(rows, seed=[seed, epoch])

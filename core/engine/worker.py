@@ -27,6 +27,7 @@ from core.corpus import CLASSES, VOCABULARY
 from core.engine import datasets, devices, layout, models
 from core.engine.callbacks import Outbox, Stopped
 from core.engine.fit import train
+from core.engine.one_step import take_apart
 from core.engine.system import Sampler
 from core.errors import ConfigError, MirrorboardError, StoreError, TrainingError
 from core.launcher import ROLES, engine_log, is_alive
@@ -238,6 +239,10 @@ class Worker:
         tf.get_logger().removeHandler(handler)
         return {**result, "log": [line.text for line in said.logs]}
 
+    def _step(self, job: Job, outbox: Outbox) -> dict[str, Any]:
+        config = parse_config(job.config["run"])
+        return take_apart(config, job.config["batch"], self._store.home, outbox)
+
     def _train(self, job: Job, outbox: Outbox) -> dict[str, Any]:
         return train(parse_config(job.config), self._store.home, outbox, self._stop)
 
@@ -255,6 +260,7 @@ _JOBS: dict[Kind, Callable[[Worker, Job, Outbox], dict[str, Any]]] = {
     Kind.PREPARE: Worker._prepare,  # noqa: SLF001
     Kind.DESCRIBE: Worker._describe,  # noqa: SLF001
     Kind.CHECK: Worker._check,  # noqa: SLF001
+    Kind.STEP: Worker._step,  # noqa: SLF001
     Kind.TRAIN: Worker._train,  # noqa: SLF001
 }
 

@@ -4,6 +4,7 @@ from core.dashboard.charts.calibration import calibration_error_curve, reliabili
 from core.dashboard.charts.comparison import Along, Overlaid, overlaid_losses
 from core.dashboard.charts.component import WHOLE, Part, chart, install_scripts, show
 from core.dashboard.charts.datasets import class_distribution, length_histogram
+from core.dashboard.charts.one_step import gradient_norms, timeline
 from core.dashboard.charts.series import Series
 from core.dashboard.charts.system import Quantity, system_curve
 from core.dashboard.charts.training import (
@@ -30,6 +31,8 @@ __all__ = [
     "class_distribution",
     "gap_curve",
     "generalization_loss_curve",
+    "gradient_norms",
+    "install_plotly_js",
     "install_scripts",
     "length_histogram",
     "loss_curve",
@@ -37,4 +40,5 @@ __all__ = [
     "reliability_diagram",
     "show",
     "system_curve",
+    "timeline",
 ]
