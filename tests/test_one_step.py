@@ -9,13 +9,13 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, json_of
 from playwright.sync_api import expect
 
 from core.analysis.one_step import exchange
 from core.config import parse_config
 from core.records import Kind, Status
 from tests.browser_app import CHROMIUM, chromium, dashboard, heading, tab
+from tests.conftest import ROOT, json_of
 from tests.page_app import drawings, texts
 from tests.recorded import prepared
 
@@ -222,5 +222,5 @@ def test_walk_through_a_real_step(tmp_path):
         expect(page.get_by_text("the largest difference between any two is 0")).to_be_visible()
         control.get_by_role("button", name="Play").click()
         expect(page.get_by_text("begins when the slowest replica is done")).to_be_visible(timeout=20_000)
-        expect(page.locator(".st-key-timeline_chart .barlayer .point")).to_have_count(6)
+        expect(page.locator(".st-key-timeline_chart .barlayer .point")).to_have_count(6, timeout=20_000)
         expect(control.get_by_role("button", name="Play")).to_be_visible()
