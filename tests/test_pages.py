@@ -30,6 +30,7 @@ PAGES = {
     "pages/data.py": "Data",
     "pages/model.py": "Model",
     "pages/training.py": "Training",
+    "pages/one_step.py": "Inside one step",
     "pages/runs.py": "Runs",
 }
 
@@ -41,7 +42,7 @@ def test_empty_store(show: Open, script: str) -> None:
     app = show(script)
     assert app.title[0].value == PAGES[script]
     assert [element.proto.label.split(". ")[-1] for element in app.sidebar.get("page_link")] == [
-        "Start", "Devices", "Data", "Model", "Training", "Runs"
+        "Start", "Devices", "Data", "Model", "Training", "Inside one step", "Runs"
     ]  # fmt: skip
     prepares = [element.proto.text for element in app.sidebar.get("progress")] == [
         "Preparing Reuters newswires"
