@@ -14,6 +14,8 @@ run: $(VENV)/app-ready
 
 test: check
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { $(APT) update -qq && $(APT) install -y -qq chromium; }
+	@# Debian starts nginx when it is installed; the tests start one of their own.
+	@test -x /usr/sbin/nginx || { $(APT) update -qq && $(APT) install -y -qq nginx-light openssl && { $(APT:apt-get=systemctl) disable --quiet --now nginx 2>/dev/null || true; }; }
 	$(BIN)/python -m pytest
 
 check: $(VENV)/tests-ready

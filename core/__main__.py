@@ -1,8 +1,8 @@
 """The command line: the same engine without a browser.
 
-``python -m core devices|train|runs|show|stop|diagnose|backup|restore``, each with ``--json`` and
-``--home``. Exit code 0: the run completed or was stopped; 1: it failed; 2: the configuration, or the log to
-diagnose, is invalid; 130: Ctrl-C ended the command itself.
+``python -m core devices|train|runs|show|stop|diagnose|backup|restore|health|launcher``, each with
+``--json`` and ``--home``. Exit code 0: the run completed or was stopped; 1: it failed; 2: the configuration,
+or the log to diagnose, is invalid; 130: Ctrl-C ended the command itself.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if __name__ == "__main__":
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -39,7 +40,8 @@ from core.analysis.overfitting import diagnose as diagnose_history
 from core.backup import backup as back_up_store
 from core.backup import restore as restore_store
 from core.config import RunConfig, parse_config
-from core.errors import ConfigError, MirrorboardError
+from core.errors import ConfigError, EngineError, MirrorboardError
+from core.health import examine
 from core.launcher import Launcher
 from core.records import Job, Kind, Status
 from core.report import overview, report
@@ -48,6 +50,7 @@ from core.words import plural, shown
 
 _POLL_S = 0.1
 _STOP_WAIT_S = 10.0
+_LAUNCHER_POLL_S = 1.0
 
 
 class _Group(click.Group):
@@ -357,6 +360,43 @@ def restore(ctx: click.Context, file: Path, home: Path | None, as_json: bool) ->
         click.echo(f"Run {run_id} was going on when the backup was made; it counts as lost.")
     if done.kept:
         click.echo(f"The store that was there before is in {done.kept}.")
+
+
+@main.command()
+@_shared
+@click.pass_context
+def health(ctx: click.Context, home: Path | None, as_json: bool) -> None:
+    """Say whether the store is usable and its jobs are being done. Exit code 1: not so."""
+    about = examine(_home(ctx, home))
+    if _wants_json(ctx, as_json):
+        _print_json(about)
+    else:
+        click.echo("\n".join(about["problems"]) or f"The store in {about['home']} is well.")
+    if not about["healthy"]:
+        ctx.exit(1)
+
+
+@main.command(name="launcher")
+@_shared
+@click.pass_context
+def launch(ctx: click.Context, home: Path | None, as_json: bool) -> None:  # noqa: ARG001
+    """Start engines for the store's jobs, without a dashboard, until SIGTERM or Ctrl-C.
+
+    For a server whose dashboards, started with MIRRORBOARD_WATCH=1, come and go beside it. A run that is
+    going on when this ends goes on.
+    """
+    store = _store(ctx, home)
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    launcher = Launcher(store)
+    launcher.start()
+    store.submit(Kind.INSPECT, {})
+    while launcher.is_running and not ended.wait(_LAUNCHER_POLL_S):
+        pass
+    launcher.close()
+    if not ended.is_set():
+        raise EngineError("The launcher ended by itself.", "The lines above say why; start it again.")
 
 
 class _Bar:

@@ -100,6 +100,11 @@ class Launcher:
         """Begins to look after the store."""
         self._thread.start()
 
+    @property
+    def is_running(self) -> bool:
+        """False before `start`, after `close`, and when an error has ended its thread."""
+        return self._thread.is_alive()
+
     def wake(self) -> None:
         """Looks after the store now instead of at the next tick, because a job was just queued."""
         self._wake.set()

@@ -1,0 +1,86 @@
+"""Whether the run store is usable and its jobs are being done, for monitoring."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from core.database import FILE_NAME
+from core.errors import StoreError
+from core.launcher import is_alive
+from core.records import ACTIVE, Engine, Job, Kind, Status
+from core.store import Store
+
+_FINAL = [status for status in Status if status.is_final]
+
+
+def examine(home: Path, patience_s: float = 60.0) -> dict[str, Any]:
+    """Looks at a store from outside, as plain JSON values.
+
+    Args:
+        home: The store's folder.
+        patience_s: How long a job may wait with its turn come, or a running one stay silent.
+
+    Returns:
+        ``healthy``, the ``problems`` in words (none where it is healthy), ``free_bytes`` of the disk,
+        whether a ``launcher`` lives, how many jobs are ``queued``, and the id of the ``running`` run.
+    """
+    about: dict[str, Any] = {
+        "healthy": False,
+        "problems": [],
+        "home": str(home),
+        "free_bytes": None,
+        "launcher": False,
+        "queued": None,
+        "running": None,
+    }
+    problems: list[str] = about["problems"]
+    if not (home / FILE_NAME).exists():
+        problems.append(f"There is no run store in {home}.")
+        return about
+    about["free_bytes"] = shutil.disk_usage(home).free
+    try:
+        store = Store(home)
+        engines, active = store.engines(), store.jobs(statuses=ACTIVE)
+        queued, ended = store.jobs(statuses=[Status.QUEUED]), store.jobs(statuses=_FINAL, limit=50)
+        store.close()
+    except StoreError as error:
+        problems.append(str(error))
+        return about
+    training = next((job.id for job in active if job.kind is Kind.TRAIN), None)
+    about |= {"launcher": any(map(_is_owned, engines)), "queued": len(queued), "running": training}
+    if not about["launcher"]:
+        problems.append("No launcher lives: queued jobs do not start until a dashboard or launcher does.")
+    now = time.time()
+    for job in reversed(queued):
+        if job.kind is Kind.TRAIN and training:
+            continue
+        waits_s = now - max([job.created_at, *(e.finished_at or 0.0 for e in ended if e.kind is job.kind)])
+        if waits_s > patience_s:
+            problems.append(f"The {_name(job)} has waited for {waits_s:,.0f} s though its turn has come.")
+            break
+    for job in active:
+        silent_s = now - (job.heartbeat_at or now)
+        if silent_s > patience_s:
+            problems.append(f"The {_name(job)} has not been heard of for {silent_s:,.0f} s.")
+    about["healthy"] = not problems
+    return about
+
+
+def _is_owned(engine: Engine) -> bool:
+    """True while the engine and the launcher that started it live; a reused pid began later."""
+    try:
+        owner = psutil.Process(engine.owner_pid)
+        return (
+            is_alive(engine.pid, engine.pid_started_at) and owner.create_time() <= engine.pid_started_at + 1
+        )
+    except psutil.Error:
+        return False
+
+
+def _name(job: Job) -> str:
+    return f"run {job.title}" if job.kind is Kind.TRAIN else f"job {job.kind} ({job.id})"
