@@ -173,6 +173,14 @@ def devices(ctx: click.Context, home: Path | None, as_json: bool) -> None:
 @click.option("--seed", type=_Number(int), default=1, show_default=True)
 @click.option("--patience", type=_Number(int), help="Stop early after this many epochs without improvement.")
 @click.option("--deterministic", is_flag=True, help="Reproducible to the last bit, somewhat slower.")
+@click.option(
+    "--steps-per-execution",
+    type=int,
+    help="Steps in one call of the compiled function.  [default: automatic]",
+)
+@click.option("--intra-op-threads", type=int, help="Threads that share an operation.  [default: automatic]")
+@click.option("--inter-op-threads", type=int, help="Operations side by side.  [default: automatic]")
+@click.option("--jit-compile", is_flag=True, help="Compile the step with XLA; single device only.")
 @_shared
 @click.pass_context
 def train(
@@ -189,6 +197,10 @@ def train(
     seed: int,
     patience: int | None,
     deterministic: bool,
+    steps_per_execution: int | None,
+    intra_op_threads: int | None,
+    inter_op_threads: int | None,
+    jit_compile: bool,
     home: Path | None,
     as_json: bool,
 ) -> None:
@@ -207,6 +219,12 @@ def train(
                 "seed": seed,
                 "patience": patience,
                 "deterministic": deterministic,
+            },
+            "execution": {
+                "steps_per_execution": steps_per_execution,
+                "intra_op_threads": intra_op_threads,
+                "inter_op_threads": inter_op_threads,
+                "jit_compile": jit_compile,
             },
         }
     )

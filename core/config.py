@@ -31,6 +31,9 @@ TPU_REPLICAS = 8
 LOCAL_TPU = "local"
 """Address of a TPU in the machine itself, as TensorFlow's TPUClusterResolver has it."""
 
+MAX_THREADS = 256
+"""Largest thread pool that may be asked for."""
+
 MAX_LOGICAL_DEVICES = 8
 """Into how many logical devices one physical device may be split."""
 
@@ -199,6 +202,19 @@ class TrainingConfig(_Frozen):
     """Make TensorFlow's operations reproducible bit by bit, at some cost in speed."""
 
 
+class ExecutionConfig(_Frozen):
+    """How TensorFlow is driven; None leaves the choice to the engine, which knows the machine."""
+
+    steps_per_execution: int | None = Field(default=None, ge=1, le=64)
+    """Training steps inside one call of the compiled function."""
+    intra_op_threads: int | None = Field(default=None, ge=0, le=MAX_THREADS)
+    """Threads that share one operation; 0 is TensorFlow's own choice."""
+    inter_op_threads: int | None = Field(default=None, ge=0, le=MAX_THREADS)
+    """Operations that run side by side; 0 is TensorFlow's own choice."""
+    jit_compile: bool = False
+    """Compile the step with XLA."""
+
+
 class RunConfig(_Frozen):
     """Everything that defines a run."""
 
@@ -206,6 +222,7 @@ class RunConfig(_Frozen):
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()
+    execution: ExecutionConfig = ExecutionConfig()
 
     @model_validator(mode="after")
     def _model_fits_length(self) -> Self:
@@ -218,6 +235,28 @@ class RunConfig(_Frozen):
                 f" the length goes {chain}.",
                 "Use longer sequences, smaller kernels or less pooling.",
                 "model.kernels",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _execution_fits_layout(self) -> Self:
+        layout, steps = self.layout, self.execution.steps_per_execution or 1
+        replicas = layout.replicas
+        if self.execution.jit_compile and replicas > 1:
+            raise ConfigError(
+                f"XLA cannot compile the step of {replicas} replicas (TensorFlow 2.21).",
+                "Turn it off; a TPU compiles with XLA by itself."
+                if layout.strategy == "tpu"
+                else "Turn it off, or train on a single device.",
+                "execution.jit_compile",
+            )
+        reduces_with_nccl = layout.device_type == "GPU" and layout.cross_device_ops in ("auto", "nccl")
+        if steps > 1 and layout.strategy == "mirrored" and replicas > 1 and reduces_with_nccl:
+            raise ConfigError(
+                f"{steps} steps per execution cannot be had with the default cross-device ops of several"
+                " GPUs, with which TensorFlow 2.21 fails.",
+                "Take 1 step, or choose hierarchical copy or reduction to one device as cross-device ops.",
+                "execution.steps_per_execution",
             )
         return self
 

@@ -79,6 +79,51 @@ def _form(error: ConfigError | None) -> None:
             )
 
 
+def _execution(error: ConfigError | None) -> None:
+    """How TensorFlow is driven, for those who want to overrule the engine."""
+    names = ("steps_per_execution", "intra_op_threads", "inter_op_threads", "jit_compile")
+    changed = any(draft.value(f"execution.{name}") != draft.default(f"execution.{name}") for name in names)
+    with st.expander("Execution", icon=":material/speed:", expanded=changed):
+        st.caption(
+            "The engine chooses what is fast on this machine and safe with the layout; what it took stands"
+            " under “What this run is”. The numbers of a run do not depend on it, beyond rounding."
+        )
+        one, two, three, four = st.columns(4)
+        with one:
+            forms.number(
+                "execution.steps_per_execution",
+                "Steps per execution",
+                error,
+                empty="Automatic",
+                help="Training steps inside one call of the compiled function. Each step is recorded all the"
+                " same; they arrive in bundles, and a stop waits for the bundle's end.",
+            )
+        with two:
+            forms.number(
+                "execution.intra_op_threads",
+                "Intra-op threads",
+                error,
+                empty="Automatic",
+                help="Threads that share one operation. 0 is TensorFlow's own choice.",
+            )
+        with three:
+            forms.number(
+                "execution.inter_op_threads",
+                "Inter-op threads",
+                error,
+                empty="Automatic",
+                help="Operations that run side by side. 0 is TensorFlow's own choice.",
+            )
+        with four:
+            forms.switch(
+                "execution.jit_compile",
+                "Compile with XLA",
+                error,
+                help="jit_compile=True. Single device only. On a CPU it gains nothing and takes some seconds"
+                " longer to start.",
+            )
+
+
 def _batch(config: RunConfig) -> None:
     wanted, used = config.training.batch_size, config.global_batch_size
     replicas = config.layout.replicas
@@ -109,10 +154,11 @@ def _new_run(store: Store) -> None:
     except ConfigError as refused:
         error = refused
     _form(error)
+    _execution(error)
     if config is not None:
         _batch(config)
         st.caption(f"On {summary(config)}.")
-    if error is not None and not error.field.startswith("training."):
+    if error is not None and not error.field.startswith(("training.", "execution.")):
         problem(error.message, error.hint)
         step = {"layout": STEPS[0], "data": STEPS[1], "model": STEPS[2]}.get(error.field.split(".")[0])
         if step is not None:

@@ -32,9 +32,17 @@ def test_a_tpu_that_is_not_there_is_an_invalid_configuration(home, address):
 
 
 def test_train_prints_one_object_and_runs_and_show_agree(home):
-    trained = json_of(command(*TRAIN, "--epochs", "3", "--json", home=home))
+    execution = ("--steps-per-execution", "5", "--intra-op-threads", "2", "--inter-op-threads", "3")
+    trained = json_of(command(*TRAIN, *execution, "--epochs", "3", "--json", home=home))
     assert trained["status"] == "completed"
     assert trained["config"]["layout"]["logical_devices"] == 2
+    assert trained["engine"] == {
+        "steps_per_execution": 5,
+        "intra_op_threads": 2,
+        "inter_op_threads": 3,
+        "cross_device_ops": "reduction_to_one_device",
+        "jit_compile": False,
+    }
     assert trained["model"]["params"] == 332_856
     assert [layer["params"] for layer in trained["model"]["layers"]] == [
         216_874,
@@ -103,6 +111,8 @@ def test_devices_lists_the_processor_and_says_why_there_is_no_gpu(home):
         (("--strategy", "tpus"), "--strategy must be one of single, mirrored, tpu, not 'tpus'."),
         (("--batch-size", "many"), "--batch-size must be a whole number, not 'many'."),
         (("--epoch", "3"), "Did you mean '--epochs'?"),
+        (("--steps-per-execution", "65"), "Steps per execution must be at most 64, not 65."),
+        (("--jit-compile",), "XLA cannot compile the step of 2 replicas"),
     ],
 )
 def test_an_invalid_configuration_ends_with_2_and_no_traceback(home, arguments, words):

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from core.config import RunConfig, parse_config
 from core.errors import ConfigError
 
+TWO_GPUS = {"device_type": "GPU", "visible_devices": [0, 1], "logical_devices": 1}
+
 
 def test_defaults_are_the_chapters_run():
     config = RunConfig()
@@ -115,6 +117,36 @@ def test_single_device_has_one_replica_however_many_logical_devices_there_are():
             "data.dataset",
             "Dataset must be one of reuters, synthetic, not 'imdb'.",
         ),
+        (
+            {"execution": {"steps_per_execution": 65}},
+            "execution.steps_per_execution",
+            "Steps per execution must be at most 64, not 65.",
+        ),
+        (
+            {"execution": {"intra_op_threads": -1}},
+            "execution.intra_op_threads",
+            "must be at least 0, not -1.",
+        ),
+        (
+            {"execution": {"jit_compile": True}},
+            "execution.jit_compile",
+            "XLA cannot compile the step of 2 replicas",
+        ),
+        (
+            {"layout": {"strategy": "tpu"}, "execution": {"jit_compile": True}},
+            "execution.jit_compile",
+            "XLA cannot compile the step of 8 replicas",
+        ),
+        (
+            {"layout": TWO_GPUS, "execution": {"steps_per_execution": 2}},
+            "execution.steps_per_execution",
+            "2 steps per execution cannot be had with the default cross-device ops",
+        ),
+        (
+            {"layout": {**TWO_GPUS, "cross_device_ops": "nccl"}, "execution": {"steps_per_execution": 64}},
+            "execution.steps_per_execution",
+            "64 steps per execution",
+        ),
         ({"colour": "blue"}, "colour", "There is no setting 'colour'."),
         ({"training": {"epoch": 3}}, "training.epoch", "There is no setting 'epoch' in training."),
         ({"training": 5}, "training", "Training must be a group of settings, not 5."),
@@ -127,6 +159,24 @@ def test_what_cannot_work_is_refused_at_its_field(values, field, words):
     assert caught.value.field == field
     assert words in caught.value.message
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"execution": {"steps_per_execution": 64}},
+        {"layout": {"strategy": "single"}, "execution": {"jit_compile": True, "steps_per_execution": 64}},
+        {"layout": TWO_GPUS, "execution": {"steps_per_execution": 1}},
+        {"layout": {**TWO_GPUS, "visible_devices": [1]}, "execution": {"steps_per_execution": 8}},
+        {
+            "layout": {**TWO_GPUS, "cross_device_ops": "hierarchical_copy"},
+            "execution": {"steps_per_execution": 8},
+        },
+        {"layout": {"strategy": "tpu"}, "execution": {"steps_per_execution": 64}},
+    ],
+)
+def test_executions_that_work_are_accepted(values):
+    assert parse_config(values).execution.steps_per_execution == values["execution"]["steps_per_execution"]
 
 
 def test_hints_name_the_range_and_what_was_meant():

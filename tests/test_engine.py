@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 from conftest import QUICK, ROOT, command, json_of
@@ -15,6 +16,7 @@ from core.engine.datasets import cache_folders
 from core.engine.devices import why_no_gpu
 from core.engine.layout import cuda_visible_devices, plan
 from core.records import Kind, Status
+from core.store import Store
 
 needs_reuters = pytest.mark.skipif(
     not any((folder / "reuters.npz").exists() for folder in cache_folders()),
@@ -139,6 +141,56 @@ def test_every_step_is_recorded_and_adds_up_to_the_epoch(store, run_job):
             values = [row.value for row in rows if row.epoch == epoch and row.name == name]
             mean = sum(value * size for value, size in zip(values, sizes, strict=True)) / 8982
             assert mean == pytest.approx(epochs[epoch, name], rel=1e-5)
+
+
+LAYOUTS = [("--strategy", "single"), ("--logical-devices", "2")]
+QUICK_RUN = ("--dataset", "synthetic", "--batch-size", "480", "--epochs", "2")
+"""19 steps an epoch: a prime."""
+
+
+def steps_recorded(home, layout, steps_per_execution):
+    run = train(home, *QUICK_RUN, *layout, "--steps-per-execution", str(steps_per_execution))
+    assert run["engine"]["steps_per_execution"] == steps_per_execution
+    store = Store(home)
+    job = store.job(run["run_id"])
+    rows = store.metrics(job, per="step")
+    store.close()
+    progress = {name: job.progress[name] for name in ("epoch", "step", "steps", "validation_step")}
+    assert progress == {"epoch": 1, "step": 19, "steps": 19, "validation_step": run["validation_steps"]}
+    return rows
+
+
+@pytest.fixture(scope="module")
+def steps_one_by_one(tmp_path_factory):
+    """What each layout records with one step in a call."""
+    return {layout: steps_recorded(tmp_path_factory.mktemp("steps"), layout, 1) for layout in LAYOUTS}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("steps", [3, 8, 64])
+def test_every_step_has_its_own_values_whatever_the_steps_per_execution(
+    home, steps_one_by_one, layout, steps
+):
+    """Each of 38 steps once and in order, with the last call of an epoch never full."""
+    expected, rows = steps_one_by_one[layout], steps_recorded(home, layout, steps)
+    assert [(row.step, row.name) for row in expected] == [
+        (step, name) for step in range(38) for name in METRICS
+    ]
+    assert [(row.step, row.epoch, row.name) for row in rows] == [
+        (row.step, row.epoch, row.name) for row in expected
+    ]
+    assert [row.value for row in rows] == pytest.approx([row.value for row in expected], abs=1e-3)
+    losses = [row.value for row in expected if row.name == "loss"]
+    assert (
+        min(abs(one - two) for one, two in pairwise(losses)) > 2e-3
+    )  # none could stand in for its neighbour
+
+
+def test_what_a_run_chooses_itself_takes_the_place_of_the_plan(run_job):
+    execution = {"steps_per_execution": 2, "intra_op_threads": 2, "inter_op_threads": 0, "jit_compile": True}
+    job = run_job(Kind.TRAIN, {**QUICK, "layout": {"strategy": "single"}, "execution": execution})
+    assert job.status is Status.COMPLETED, job.error
+    assert job.result["engine"] == {**execution, "cross_device_ops": "auto"}
 
 
 @pytest.mark.parametrize("replicas", [1, 3, 5, 6, 7])
@@ -300,6 +352,10 @@ def test_the_plan_is_safe_where_the_defaults_fail():
     assert of({**gpus, "visible_devices": [0]}).steps_per_execution == 8
     windows = plan(parse_config({"layout": gpus}), system="Windows", cores=2)
     assert windows.cross_device_ops == "hierarchical_copy"
+    own = parse_config({"execution": {"steps_per_execution": 64, "inter_op_threads": 0}})
+    execution = plan(own, system="Linux", cores=2)
+    assert (execution.steps_per_execution, execution.intra_op_threads) == (64, 1)
+    assert execution.inter_op_threads == 0
     # A stop must not wait for eight slow steps.
     assert of({"logical_devices": 2}, batch_size=4096).steps_per_execution == 1
 

@@ -442,6 +442,25 @@ def test_training_form_starts_a_run(show: Open, store: Store) -> None:
     assert "Waiting for an engine process to start" in texts(app)
 
 
+def test_execution_is_the_engines_choice_until_somebody_makes_one(show: Open, store: Store) -> None:
+    prepared(store)
+    app = show("pages/training.py", data__dataset="synthetic")
+    (part,) = [element for element in app.get("expander") if element.label == "Execution"]
+    assert part.proto.expanded is False
+    assert app.number_input(key="execution.steps_per_execution").value is None
+    app.number_input(key="execution.steps_per_execution").set_value(3)
+    app.toggle(key="execution.jit_compile").set_value(True).run()
+    (part,) = [element for element in app.get("expander") if element.label == "Execution"]
+    assert part.proto.expanded is True
+    (problem,) = part.error
+    assert problem.value.startswith("XLA cannot compile the step of 2 replicas (TensorFlow 2.21).")
+    assert app.button(key="start").disabled
+    app.toggle(key="execution.jit_compile").set_value(False).run()
+    sound(app.button(key="start").click().run())
+    execution = store.jobs(kinds=[Kind.TRAIN])[0].config["execution"]
+    assert (execution["steps_per_execution"], execution["inter_op_threads"]) == (3, None)
+
+
 def test_queued_run_says_behind_whom(show: Open, store: Store) -> None:
     running = running_run(store, epochs=1)
     config = RunConfig().model_dump(mode="json")

@@ -77,6 +77,7 @@ def train(config: RunConfig, home: Path, outbox: Outbox, stop: threading.Event) 
             vocabulary=corpus.vocabulary,
             classes=len(corpus.class_names),
             steps_per_execution=execution.steps_per_execution,
+            jit_compile=execution.jit_compile,
         )
         model.step_sums = models.StepSums(execution.steps_per_execution)
         model.calibration_sums = models.CalibrationSums()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import psutil
 import tensorflow as tf
@@ -38,20 +38,22 @@ class Execution:
         intra_op_threads: Threads that share one operation; 0 leaves it to TensorFlow.
         inter_op_threads: Operations that run side by side; 0 leaves it to TensorFlow.
         cross_device_ops: How gradients are added up over the replicas.
+        jit_compile: Whether XLA compiles the step.
     """
 
     steps_per_execution: int
     intra_op_threads: int
     inter_op_threads: int
     cross_device_ops: CrossDeviceOps
+    jit_compile: bool = False
 
-    def to_json(self) -> dict[str, int | str]:
+    def to_json(self) -> dict[str, int | str | bool]:
         """The fields by name."""
         return asdict(self)
 
 
 def plan(config: RunConfig, *, system: str = platform.system(), cores: int | None = None) -> Execution:
-    """Chooses how to run a configuration fast and safely.
+    """Chooses how to run a configuration fast and safely, save for what it chooses itself.
 
     The default cross-device ops fail with more than one step per execution on logical CPUs, and logical
     CPUs that share a thread pool wait for each other (both measured with TensorFlow 2.21); on GPUs the
@@ -75,12 +77,13 @@ def plan(config: RunConfig, *, system: str = platform.system(), cores: int | Non
     steps = min(_MOST_STEPS_PER_EXECUTION, int(_FLOP_PER_EXECUTION / flop))
     cores = cores or psutil.cpu_count(logical=False) or 1
     sharing = flop / layout.replicas > _FLOP_WORTH_SHARING
-    return Execution(
+    automatic = Execution(
         steps_per_execution=max(1, steps) if one_call else 1,
         intra_op_threads=(max(1, cores // layout.replicas) if sharing else 1) if on_cpu else 0,
         inter_op_threads=max(2, layout.replicas) if on_cpu else 0,
         cross_device_ops=reduction,
     )
+    return replace(automatic, **config.execution.model_dump(exclude_none=True))
 
 
 def _flop_per_row(model: ModelConfig, max_len: int) -> float:
@@ -109,6 +112,9 @@ def apply(layout: DeviceLayout, execution: Execution | None = None) -> tf.distri
             MirroredStrategy and hang in ``fit`` (2.21). Or no TPU answered.
         TrainingError: TensorFlow refused the layout.
     """
+    if execution is not None:
+        tf.config.threading.set_intra_op_parallelism_threads(execution.intra_op_threads)
+        tf.config.threading.set_inter_op_parallelism_threads(execution.inter_op_threads)
     if layout.strategy == "tpu":
         return tpu.connect(layout.tpu)
     kind = layout.device_type
@@ -123,9 +129,6 @@ def apply(layout: DeviceLayout, execution: Execution | None = None) -> tf.distri
             elif layout.logical_devices > 1 or layout.memory_limit_mb is not None:
                 part = tf.config.LogicalDeviceConfiguration(memory_limit=layout.memory_limit_mb)
                 tf.config.set_logical_device_configuration(device, [part] * layout.logical_devices)
-        if execution is not None:
-            tf.config.threading.set_intra_op_parallelism_threads(execution.intra_op_threads)
-            tf.config.threading.set_inter_op_parallelism_threads(execution.inter_op_threads)
         logical = tf.config.list_logical_devices(kind)
     except (RuntimeError, ValueError) as error:
         raise TrainingError(

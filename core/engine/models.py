@@ -157,7 +157,12 @@ def _mean(loss: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
 
 
 def build(
-    config: RunConfig, *, vocabulary: int, classes: int, steps_per_execution: int = 1
+    config: RunConfig,
+    *,
+    vocabulary: int,
+    classes: int,
+    steps_per_execution: int = 1,
+    jit_compile: bool = False,
 ) -> ReplicatedModel:
     """Builds and compiles a configuration's model; call it inside the strategy's scope.
 
@@ -171,6 +176,8 @@ def build(
         vocabulary: Number of word ids.
         classes: Number of classes.
         steps_per_execution: Steps inside one call of the compiled function.
+        jit_compile: Compile the step with XLA. It fails with several replicas (Keras 3.15) and gains nothing
+            on one CPU; Keras's own default would choose it on a GPU.
     """
     model = _network(config.model, config.data.max_len, vocabulary, classes)
     model.compile(
@@ -184,8 +191,7 @@ def build(
             keras.metrics.SparseTopKCategoricalAccuracy(k=TOP_K),
         ],
         steps_per_execution=steps_per_execution,
-        # XLA fails with several replicas (Keras 3.15) and gains nothing on one CPU.
-        jit_compile=False,
+        jit_compile=jit_compile,
     )
     return model
 
