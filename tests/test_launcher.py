@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -130,6 +131,23 @@ def test_sigterm_to_the_engine_stops_the_run_gracefully(store, launcher):
     job = reaching_epochs(store, job_id)
     os.kill(job.pid, signal.SIGTERM)
     assert ended(store, job_id, 10).status is Status.STOPPED
+
+
+def test_a_store_that_another_program_holds_costs_a_run_nothing(store, launcher):
+    """Twice as long as a connection waits, and beyond the run's end."""
+    job_id = store.submit(Kind.TRAIN, {**QUICK, "training": {"epochs": 4, "batch_size": 512}})
+    reaching_epochs(store, job_id)
+    holder = sqlite3.connect(store.home / "mirrorboard.sqlite3", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    time.sleep(22)
+    holder.execute("ROLLBACK")
+    holder.close()
+    job = ended(store, job_id)
+    assert job.status is Status.COMPLETED, job.error
+    losses = [row.step for row in store.metrics(job, per="step") if row.name == "loss"]
+    assert losses == list(range(4 * 18))
+    assert store.epochs_done(job) == 4
+    assert any("did not answer (database is locked)" in line.text for line in store.logs(job))
 
 
 def test_no_process_and_no_file_is_left_over(home, store):

@@ -15,8 +15,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import keras
@@ -35,11 +36,14 @@ from core.records import ConfidenceBin, Job, Kind, LogLine, Metric, Sample, Stat
 from core.store import Store
 
 _log = logging.getLogger("mirrorboard")
+_Result = TypeVar("_Result")
 
 _IDLE_POLL_S = 0.02
 _OWNER_POLL_S = 1.0
 _REPORT_S = 0.2
 _SAMPLE_S = 1.0
+_STORE_PATIENCE_S = 300.0
+"""How long the end of a job waits for a store that another program holds."""
 _STOP_GRACE_S = 1.5
 """How long a job may take to stop by itself before the process ends without it."""
 
@@ -72,23 +76,25 @@ class Worker:
         """Runs jobs until there is no reason to go on: a layout engine runs one."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._stop.set())
-        self._store.engine_ready(self._id)
+        insist(lambda: self._store.engine_ready(self._id))
         while (job := self._next()) is not None:
             self._run(job)
             if self._role == "layout" or self._has_colleague():
                 return
-            self._store.engine_idle(self._id)
+            insist(lambda: self._store.engine_idle(self._id))
 
     def _next(self) -> Job | None:
         """Waits for a job; None when the process should end."""
         seen, asked_owner = -1, 0.0
         while not self._stop.is_set():
-            version = self._store.data_version()
-            if version != seen:
-                seen = version
-                job = self._store.claim(ROLES[self._role], self._id)
-                if job is not None:
-                    return job
+            # A store that does not answer now may do so at the next look.
+            with suppress(StoreError):
+                version = self._store.data_version()
+                if version != seen:
+                    job = self._store.claim(ROLES[self._role], self._id)
+                    if job is not None:
+                        return job
+                    seen = version
             if time.monotonic() - asked_owner > _OWNER_POLL_S:
                 asked_owner = time.monotonic()
                 if not is_alive(*self._owner):
@@ -116,16 +122,19 @@ class Worker:
             if sampler is not None and time.monotonic() - sampled_at >= _SAMPLE_S:
                 sampled_at = time.monotonic()
                 self._take_samples(sampler, outbox)
-            if self._report(job, outbox):
-                self._stop.set()
+            try:
+                if self._report(job, outbox):
+                    self._stop.set()
+            except StoreError as error:
+                _log.warning("%s", error)
             if self._stop.is_set():
                 stop_since = stop_since or time.monotonic()
                 if time.monotonic() - stop_since > _STOP_GRACE_S:
                     self._leave(job, outbox)
         for logger in loggers:
             logger.removeHandler(handler)
-        self._report(job, outbox)
-        self._finish(job, outcome[0])
+        insist(lambda: self._report(job, outbox))
+        insist(lambda: self._finish(job, outcome[0]))
 
     def _take_samples(self, sampler: Sampler, outbox: Outbox) -> None:
         progress, now = outbox.progress or {}, time.time()
@@ -140,25 +149,28 @@ class Worker:
             outcome.append(error)
 
     def _report(self, job: Job, outbox: Outbox) -> bool:
-        """Carries the outbox to the store; what the store does not take now is tried again next time."""
+        """Carries the outbox to the store.
+
+        Returns:
+            True when somebody has asked for the job to stop.
+
+        Raises:
+            StoreError: The store did not take it; it goes with the next report.
+        """
         self._metrics += outbox.take_metrics()
         self._bins += outbox.take_bins()
         self._logs += [*outbox.take_logs(), *self._new_stderr()]
         phase, progress, result = outbox.phase, outbox.progress, outbox.result
-        try:
-            stop = self._store.report(
-                job,
-                phase=phase,
-                progress=progress,
-                result=result,
-                metrics=self._metrics,
-                logs=self._logs,
-                samples=self._samples,
-                bins=self._bins,
-            )
-        except StoreError as error:
-            _log.warning("%s", error)
-            return False
+        stop = self._store.report(
+            job,
+            phase=phase,
+            progress=progress,
+            result=result,
+            metrics=self._metrics,
+            logs=self._logs,
+            samples=self._samples,
+            bins=self._bins,
+        )
         self._metrics, self._logs, self._samples, self._bins = [], [], [], []
         return stop
 
@@ -197,8 +209,8 @@ class Worker:
 
     def _leave(self, job: Job, outbox: Outbox) -> None:
         """Ends the process under a job that does not stop, say while TensorFlow builds its graph."""
-        self._report(job, outbox)
-        self._store.finish(job.id, Status.STOPPED)
+        insist(lambda: self._report(job, outbox))
+        insist(lambda: self._store.finish(job.id, Status.STOPPED))
         os._exit(0)
 
     # What each kind of job does; runs in the job's thread.
@@ -247,6 +259,22 @@ class Worker:
         return train(parse_config(job.config), self._store.home, outbox, self._stop)
 
 
+def insist(write: Callable[[], _Result]) -> _Result:
+    """Does what must not be lost, again and again while another program holds the store.
+
+    Raises:
+        StoreError: The store did not answer for minutes.
+    """
+    deadline = time.monotonic() + _STORE_PATIENCE_S
+    while True:
+        try:
+            return write()
+        except StoreError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_REPORT_S)
+
+
 def _sampler(job: Job) -> Sampler | None:
     """What samples the machine during a training; an invalid configuration fails where it is read."""
     try:
@@ -292,7 +320,8 @@ def main(home: Path, role: str, engine_id: str, owner: int, owner_started_at: fl
     _log.setLevel(logging.INFO)
     logging.captureWarnings(capture=True)
     try:
-        Worker(Store(home), role, engine_id, (owner, owner_started_at)).serve()
+        store = insist(lambda: Store(home))
+        Worker(store, role, engine_id, (owner, owner_started_at)).serve()
     except StoreError as error:
         raise SystemExit(str(error)) from error
     sys.stdout.flush()
