@@ -54,7 +54,7 @@ def take_apart(config: RunConfig, batch: int, home: Path, outbox: Outbox) -> dic
     shards = np.split(rows, strategy.num_replicas_in_sync)
 
     outbox.phase = "building the model"
-    sizes = {"vocabulary": corpus.vocabulary, "classes": len(corpus.class_names)}
+    sizes: dict[str, Any] = {"vocabulary": corpus.vocabulary, "classes": len(corpus.class_names)}
     keras.utils.set_random_seed(config.training.seed)
     with strategy.scope():
         model = models.build(config, **sizes)
@@ -202,7 +202,7 @@ def _copies(strategy: tf.distribute.Strategy, model: keras.Model) -> list[_Array
 
 
 def _on_one_device(
-    config: RunConfig, sizes: dict[str, int], weights: _Arrays, data: tuple[NDArray[Any], ...]
+    config: RunConfig, sizes: dict[str, Any], weights: _Arrays, data: tuple[NDArray[Any], ...]
 ) -> tuple[float, _Arrays]:
     """Loss and gradients of the whole batch from the same weights, in plain Keras."""
     model = models.build(config, **sizes)
