@@ -278,8 +278,9 @@ def test_reliability_of_the_best_epoch_against_the_last(show: Open, store: Store
 def test_figures_follow_a_run_and_are_drawn_once(store: Store) -> None:
     job = calibrated(store, running_run(store, epochs=3), last=2)
     shown = RunView(store, job.id)
-    assert (shown.calibration_error("epoch", {}), shown.reliability()) == (None, None)
+    assert (shown.has_calibration, shown.reliability()) == (False, None)
     shown.refresh()
+    assert shown.has_calibration
     assert shown.reliability() is None  # of the best epoch, the third, no bins are there
     calibrated(store, job, first=2, last=3)
     shown._read_at = 0.0
