@@ -69,11 +69,11 @@ from core.analysis.calibration import reliability, top_label
 from core.engine.models import CalibrationSums
 
 random = np.random.default_rng(3)
-outputs = random.dirichlet(np.full(46, 0.05), 400).astype(np.float32)
-outputs[:46, 0] = np.arange(46, dtype=np.float32) / 45
-outputs[:46, 1:] = 0
-outputs[46] = np.nan
-outputs[47, 0] = np.float32(1.0000001)
+outputs = random.dirichlet(np.full(46, 0.05), 400)
+outputs[:16, 0] = np.arange(16) / 15
+outputs[:16, 1:] = 0
+outputs[16] = np.nan
+outputs[17, 0] = 1.0000001
 labels = random.integers(0, 3, 400)
 real = np.ones(400, np.float32)
 real[380:] = 0
