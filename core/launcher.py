@@ -132,8 +132,9 @@ class Launcher:
         while not self._closed.is_set():
             try:
                 self._tick()
-            except StoreError as error:
-                # The pages show it too; here only the next tick can do better.
+            except (StoreError, OSError) as error:
+                # A store that does not answer, a full disk, no more processes: the pages show the first,
+                # and the next tick may do better.
                 _log.warning("%s", error)
             self._wake.wait(_TICK_S)
             self._wake.clear()

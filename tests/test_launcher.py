@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -36,6 +37,19 @@ def reaching_epochs(store, job_id, epochs=1):
     job = store.job(job_id)
     assert job.status is Status.RUNNING, job.error
     return job
+
+
+def test_an_engine_that_could_not_be_started_is_tried_again(store, launcher):
+    job_id = store.submit(Kind.CHECK, {"strategy": "single"})
+    in_the_way = store.home / "engines"
+    shutil.rmtree(in_the_way, ignore_errors=True)
+    in_the_way.write_text("a file where the folder belongs")
+    launcher.wake()
+    time.sleep(1)
+    assert launcher.is_running
+    in_the_way.unlink()
+    launcher.wake()
+    assert ended(store, job_id, 60).status is Status.COMPLETED
 
 
 def test_kill_9_in_mid_epoch_ends_the_run_as_failed_and_keeps_what_was_recorded(store, launcher):
