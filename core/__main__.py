@@ -1,8 +1,9 @@
 """The command line: the same engine without a browser.
 
-``python -m core devices|train|runs|show|stop|diagnose|backup|restore|health|launcher``, each with
-``--json`` and ``--home``. Exit code 0: the run completed or was stopped; 1: it failed; 2: the configuration,
-or the log to diagnose, is invalid; 130: Ctrl-C ended the command itself.
+``python -m core devices|train|runs|show|stop|pause|resume|extend|diagnose|backup|restore|health``
+and ``launcher``, each with ``--json`` and ``--home``. Exit code 0: the run completed, or was stopped or paused; 1: it failed,
+or its status does not allow what was asked; 2: the configuration, or the log to diagnose, is invalid; 130:
+Ctrl-C ended the command itself.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ from core.analysis.imported import read_history
 from core.analysis.overfitting import diagnose as diagnose_history
 from core.backup import backup as back_up_store
 from core.backup import restore as restore_store
-from core.config import RunConfig, parse_config
+from core.config import parse_config
 from core.errors import ConfigError, EngineError, MirrorboardError
 from core.health import examine
 from core.launcher import Launcher
-from core.records import Job, Kind, Status
+from core.records import ACTIVE, Job, Kind, Status
 from core.report import overview, report
 from core.store import Store, default_home
 from core.words import plural, shown
@@ -141,7 +142,10 @@ def main(ctx: click.Context, home: Path | None, as_json: bool) -> None:
 def devices(ctx: click.Context, home: Path | None, as_json: bool) -> None:
     """List this machine's physical devices."""
     store = _store(ctx, home)
-    job = _run(store, Kind.INSPECT, {})
+    job = _follow(store, lambda: store.submit(Kind.INSPECT, {}))
+    if job.status is not Status.COMPLETED:
+        _echo_error(job)
+        raise SystemExit(1)
     found = job.result or {}
     if _wants_json(ctx, as_json):
         _print_json(found)
@@ -236,7 +240,13 @@ def train(
             f" {config.layout.replicas} replicas share it evenly.",
             err=True,
         )
-    job = _run(store, Kind.TRAIN, config.model_dump(mode="json"), watch=_Bar(store, config, hidden=quiet))
+    wanted = config.model_dump(mode="json")
+    _train_to_the_end(ctx, store, lambda: store.submit(Kind.TRAIN, wanted), quiet=quiet)
+
+
+def _train_to_the_end(ctx: click.Context, store: Store, begin: Callable[[], str], *, quiet: bool) -> None:
+    """Queues a run, follows it, and says how it ended."""
+    job = _follow(store, begin, _Bar(store, hidden=quiet))
     if quiet:
         _print_json(report(store, job.id))
     else:
@@ -244,7 +254,7 @@ def train(
         click.echo(report(store, job.id)["diagnosis"]["sentence"])
         if job.status is Status.STOPPED:
             click.echo(f"See it with `python -m core show {job.id}`.")
-    if job.status not in (Status.COMPLETED, Status.STOPPED):
+    if job.status not in (Status.COMPLETED, Status.STOPPED, Status.PAUSED):
         _echo_error(job)
         ctx.exit(2 if job.error and job.error["field"] else 1)
 
@@ -302,13 +312,7 @@ def stop(ctx: click.Context, run_id: str, home: Path | None, as_json: bool) -> N
     """Stop a run; what it has recorded is kept."""
     store = _store(ctx, home)
     before = store.job(run_id).status
-    status = store.request_stop(run_id)
-    deadline = time.monotonic() + _STOP_WAIT_S
-    launcher = Launcher(store)
-    while not status.is_final and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
-        launcher.bury_dead_engines()
-        status = store.job(run_id).status
+    status = _await_end(store, run_id, store.request_stop(run_id))
     if _wants_json(ctx, as_json):
         _print_json({"run_id": run_id, "status": str(status)})
     elif before.is_final:
@@ -317,6 +321,73 @@ def stop(ctx: click.Context, run_id: str, home: Path | None, as_json: bool) -> N
         click.echo(f"Run {run_id} {status}.")
     if not status.is_final:
         ctx.exit(1)
+
+
+def _await_end(store: Store, run_id: str, status: Status) -> Status:
+    """Waits for a run that was asked to end."""
+    deadline = time.monotonic() + _STOP_WAIT_S
+    launcher = Launcher(store)
+    while not status.is_final and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        launcher.bury_dead_engines()
+        status = store.job(run_id).status
+    return status
+
+
+@main.command()
+@click.argument("run_id")
+@_shared
+@click.pass_context
+def pause(ctx: click.Context, run_id: str, home: Path | None, as_json: bool) -> None:
+    """Pause a running run and free its devices; `resume` goes on with it."""
+    store = _store(ctx, home)
+    Launcher(store).bury_dead_engines()
+    status = _await_end(store, run_id, store.request_pause(run_id))
+    if _wants_json(ctx, as_json):
+        _print_json({"run_id": run_id, "status": str(status)})
+    else:
+        click.echo(f"Run {run_id} {status} after epoch {store.job(run_id).checkpoint_epochs}.")
+    if not status.is_final:
+        ctx.exit(1)
+
+
+@main.command()
+@click.argument("run_id")
+@click.option("--strategy", type=_Choice(settings.Strategy), help="[default: the run's]")
+@click.option("--logical-devices", type=_Number(int), help="[default: the run's, or as for train]")
+@_shared
+@click.pass_context
+def resume(
+    ctx: click.Context,
+    run_id: str,
+    strategy: str | None,
+    logical_devices: int | None,
+    home: Path | None,
+    as_json: bool,
+) -> None:
+    """Go on with a run that ended early, after its last whole epoch."""
+    store = _store(ctx, home)
+    Launcher(store).bury_dead_engines()
+    if logical_devices is None and strategy is not None:
+        logical_devices = 2 if strategy == "mirrored" else 1
+    changes = {"strategy": strategy, "logical_devices": logical_devices}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    layout = None
+    if changes:
+        before = store.job(run_id).config.get("layout", {})
+        layout = parse_config({"layout": {**before, **changes}}).layout
+    _train_to_the_end(ctx, store, lambda: store.resume(run_id, layout), quiet=_wants_json(ctx, as_json))
+
+
+@main.command()
+@click.argument("run_id")
+@click.option("--epochs", type=_Number(int), required=True, help="How many more.")
+@_shared
+@click.pass_context
+def extend(ctx: click.Context, run_id: str, epochs: int, home: Path | None, as_json: bool) -> None:
+    """Train a run that has ended for some epochs more."""
+    store = _store(ctx, home)
+    _train_to_the_end(ctx, store, lambda: store.extend(run_id, epochs), quiet=_wants_json(ctx, as_json))
 
 
 @main.command()
@@ -420,10 +491,9 @@ def launch(ctx: click.Context, home: Path | None, as_json: bool) -> None:  # noq
 class _Bar:
     """A progress bar on standard error, where that is a terminal; one line a stage elsewhere."""
 
-    def __init__(self, store: Store, config: RunConfig, *, hidden: bool) -> None:
+    def __init__(self, store: Store, *, hidden: bool) -> None:
         self._store = store
         self._hidden = hidden
-        self._epochs = config.training.epochs
         self._bar: tqdm[Any] | None = None
         self._told = ""
 
@@ -455,8 +525,8 @@ class _Bar:
         waiting = job.status is Status.QUEUED and self._store.ahead_of(job)
         text = _waiting(self._store, job) if waiting else job.phase
         done = self._store.epochs_done(job)
-        if done and not job.status.is_final:
-            text = f"{done} of {plural(self._epochs, 'epoch')} done"
+        if done and job.status in ACTIVE:
+            text = f"{done} of {plural(parse_config(job.config).training.epochs, 'epoch')} done"
         if text and text != self._told:
             self._told = text
             click.echo(text, err=True)
@@ -479,10 +549,14 @@ def _waiting(store: Store, job: Job) -> str:
     return f"waiting behind run {ahead[0].id} ({len(ahead)} ahead)"
 
 
-def _run(
-    store: Store, kind: Kind, config: dict[str, Any], watch: Callable[[Job], None] = lambda _: None
-) -> Job:
-    """Queues a job and waits for its end. Ctrl-C and SIGTERM stop it; a second Ctrl-C leaves it alone."""
+def _follow(store: Store, begin: Callable[[], str], watch: Callable[[Job], None] = lambda _: None) -> Job:
+    """Waits for the end of a job. Ctrl-C and SIGTERM stop it; a second Ctrl-C leaves it alone.
+
+    Args:
+        store: Where the job is.
+        begin: Queues it and returns its id.
+        watch: Is shown the job again and again.
+    """
     launcher = Launcher(store, keep_warm=False)
     job: Job | None = None
     interrupted = False
@@ -491,12 +565,12 @@ def _run(
         nonlocal interrupted
         interrupted = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        if job is not None and kind is Kind.TRAIN:
+        if job is not None and job.kind is Kind.TRAIN:
             tqdm.write(f"Stopping run {job.id}. Ctrl-C again leaves it alone.", file=sys.stderr)
 
     before = {number: signal.signal(number, ask_to_stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        job = store.job(store.submit(kind, config))
+        job = store.job(begin())
         launcher.start()
         while not job.status.is_final:
             if interrupted and job.stop_requested_at is None:
@@ -505,7 +579,7 @@ def _run(
             job = store.job(job.id)
             watch(job)
     except KeyboardInterrupt:
-        if job is None or kind is not Kind.TRAIN:
+        if job is None or job.kind is not Kind.TRAIN:
             raise
         tqdm.write(f"Left run {job.id}. See it with `python -m core show {job.id}`.", file=sys.stderr)
         raise SystemExit(_INTERRUPTED) from None
@@ -513,11 +587,8 @@ def _run(
         for number, handler in before.items():
             signal.signal(number, handler)
         launcher.close()
-    if interrupted and kind is not Kind.TRAIN:
+    if interrupted and job.kind is not Kind.TRAIN:
         raise KeyboardInterrupt
-    if kind is not Kind.TRAIN and job.status is not Status.COMPLETED:
-        _echo_error(job)
-        raise SystemExit(1)
     return job
 
 

@@ -260,6 +260,24 @@ class RunConfig(_Frozen):
             )
         return self
 
+    def on(self, layout: DeviceLayout) -> RunConfig:
+        """The same run on other devices, with the same global batch.
+
+        Raises:
+            ConfigError: The layout's replicas cannot share the global batch evenly, or it does not go with
+                the run's execution.
+        """
+        size = self.global_batch_size
+        if size % layout.replicas:
+            raise ConfigError(
+                f"{layout.replicas} replicas cannot share the run's global batch of {size} evenly.",
+                f"Choose a number of replicas that divides {size}.",
+                "layout.logical_devices",
+            )
+        values = self.model_dump(mode="json") | {"layout": layout.model_dump(mode="json")}
+        values["training"]["batch_size"] = size
+        return parse_config(values)
+
     @property
     def global_batch_size(self) -> int:
         """The batch size used: the one asked for, rounded up to what the replicas share evenly."""

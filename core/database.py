@@ -95,6 +95,13 @@ _MIGRATIONS = [
         PRIMARY KEY (job, epoch, place)
     ) WITHOUT ROWID
     """,
+    """
+    ALTER TABLE jobs ADD COLUMN checkpoint TEXT;
+    ALTER TABLE jobs ADD COLUMN rewinds INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE jobs ADD COLUMN trained_s REAL NOT NULL DEFAULT 0;
+    ALTER TABLE jobs ADD COLUMN queued_at REAL NOT NULL DEFAULT 0;
+    UPDATE jobs SET queued_at = created_at
+    """,
 ]
 
 FILE_NAME = "mirrorboard.sqlite3"

@@ -7,6 +7,7 @@
     │   └── UnknownDevice    the layout asks for a device that this machine does not have
     ├── StoreError           the run store cannot be opened, read or written
     ├── RunNotFound          no run has this id
+    ├── RunStateError        the run's status does not allow what was asked of it
     ├── DatasetError         a dataset could not be prepared
     │   ├── DownloadFailed   its files are not cached and could not be fetched
     │   └── DatasetDamaged   its cached file is damaged and could not be fetched again
@@ -59,6 +60,10 @@ class StoreError(MirrorboardError):
 
 class RunNotFound(MirrorboardError):
     """No run has this id."""
+
+
+class RunStateError(MirrorboardError):
+    """The run's status does not allow what was asked of it, such as to resume a run that goes on."""
 
 
 class DatasetError(MirrorboardError):

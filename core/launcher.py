@@ -98,6 +98,7 @@ class Launcher:
 
     def start(self) -> None:
         """Begins to look after the store."""
+        self._store.sweep_checkpoints()
         self._thread.start()
 
     @property
@@ -156,7 +157,9 @@ class Launcher:
                 continue
             if engine.job is not None:
                 job = self._store.job(engine.job)
-                if not job.status.is_final and not self._end(job, engine):
+                # A run that this engine had may have been resumed, and be another's by now.
+                mine = job.engine_id == engine.id and not job.status.is_final
+                if mine and not self._end(job, engine):
                     continue
             elif engine.ready_at is None and self._exits.get(engine.id, 0) > 0:
                 self._fail_waiting(engine)
@@ -179,7 +182,7 @@ class Launcher:
             return self._end_lost(job)
         error = EngineError(
             f"The engine process ended before the job did ({exit_in_words(code)}).",
-            "What was recorded is kept. Start again; if it was out of memory, use a smaller model or batch.",
+            f"What was recorded is kept. {_again(job)} When out of memory, use a smaller model or batch.",
         )
         details = tail(engine_log(self._store.home, engine.id))
         return self._store.finish(job.id, Status.FAILED, error=error, details=details)
@@ -187,7 +190,7 @@ class Launcher:
     def _end_lost(self, job: Job) -> bool:
         error = EngineError(
             "The engine process disappeared, and nobody was there to see its exit code.",
-            "What was recorded is kept. The machine may have been restarted; start the run again.",
+            f"What was recorded is kept. The machine may have been restarted. {_again(job)}",
         )
         return self._store.finish(job.id, Status.LOST, error=error)
 
@@ -266,6 +269,12 @@ class Launcher:
                 job=None,
             )
         )
+
+
+def _again(job: Job) -> str:
+    if job.checkpoint_epochs:
+        return f"Resume it: it goes on after epoch {job.checkpoint_epochs:,}."
+    return "Start again."
 
 
 def _overdue(job: Job) -> bool:

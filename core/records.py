@@ -36,6 +36,8 @@ class Status(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
     STOPPING = "stopping"
+    PAUSING = "pausing"
+    PAUSED = "paused"
     COMPLETED = "completed"
     STOPPED = "stopped"
     FAILED = "failed"
@@ -43,11 +45,12 @@ class Status(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """True when the job will not change any more."""
-        return self not in (Status.QUEUED, Status.RUNNING, Status.STOPPING)
+        """True when no engine has the job or will take it: it does not change by itself any more."""
+        return self not in (Status.QUEUED, *ACTIVE)
 
 
-ACTIVE = (Status.RUNNING, Status.STOPPING)
+ACTIVE = (Status.RUNNING, Status.STOPPING, Status.PAUSING)
+"""An engine has the job."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,14 @@ class Job:
     """Of a run: words to find it by, sorted."""
     place: int | None
     """Of a run among the runs in the order of their beginning, from 1; never changes while it exists."""
+    checkpoint: dict[str, Any] | None
+    """Of a run: ``epochs`` behind its newest checkpoint, ``best_epoch`` (one-based) and ``best_val_loss`` so
+    far, and the ``problem`` where the last attempt to write one failed."""
+    rewinds: int
+    """How often rows of a run were taken back; who reads them by cursor then begins anew."""
+    trained_s: float
+    """Seconds that a run took before it was last queued again."""
+    queued_at: float
     pid: int | None
     """Of the engine process, while the job runs."""
 
@@ -85,10 +96,26 @@ class Job:
 
     @property
     def duration_s(self) -> float | None:
-        """Seconds from the claim to the end, or to now."""
+        """Seconds from the claim to the end, or to now; of a resumed run without the time in between."""
         if self.started_at is None:
-            return None
-        return (self.finished_at or time.time()) - self.started_at
+            return self.trained_s or None
+        return self.trained_s + (self.finished_at or time.time()) - self.started_at
+
+    @property
+    def checkpoint_epochs(self) -> int:
+        """Epochs behind the newest checkpoint; 0 without one."""
+        return self.checkpoint["epochs"] if self.checkpoint else 0
+
+    @property
+    def can_resume(self) -> bool:
+        """True for a run that ended before its last epoch and can go on. A paused one always can."""
+        ended = self.status in (Status.STOPPED, Status.FAILED, Status.LOST)
+        return self.status is Status.PAUSED or (ended and self.checkpoint_epochs > 0)
+
+    @property
+    def can_extend(self) -> bool:
+        """True for a run that has ended as it should and can be given more epochs."""
+        return self.status in (Status.COMPLETED, Status.STOPPED) and self.checkpoint_epochs > 0
 
 
 @dataclass(frozen=True)

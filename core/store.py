@@ -12,14 +12,16 @@ import json
 import math
 import os
 import secrets
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from core.config import DeviceLayout, parse_config
 from core.database import Database
-from core.errors import MirrorboardError, RunNotFound
+from core.errors import ConfigError, MirrorboardError, RunNotFound, RunStateError
 from core.records import (
     ACTIVE,
     RUNS,
@@ -35,11 +37,15 @@ from core.records import (
 
 _FROM: dict[Status, tuple[Status, ...]] = {
     Status.RUNNING: (Status.QUEUED,),
-    Status.STOPPING: (Status.RUNNING,),
+    Status.STOPPING: (Status.RUNNING, Status.PAUSING),
+    Status.PAUSING: (Status.RUNNING,),
+    Status.PAUSED: (Status.PAUSING,),
     Status.COMPLETED: ACTIVE,
     Status.STOPPED: (Status.QUEUED, *ACTIVE),
     Status.FAILED: (Status.QUEUED, *ACTIVE),
     Status.LOST: ACTIVE,
+    # A run that goes on; `Job.can_resume` and `Job.can_extend` say when.
+    Status.QUEUED: (Status.PAUSED, Status.STOPPED, Status.FAILED, Status.LOST, Status.COMPLETED),
 }
 
 
@@ -63,12 +69,12 @@ class Store(Database):
         Returns:
             The job's id.
         """
-        job_id = secrets.token_hex(4)
+        job_id, now = secrets.token_hex(4), time.time()
         with self.write() as connection:
             connection.execute(
-                f"INSERT INTO jobs (id, kind, status, config, created_at, place)"
-                f" VALUES (?, ?, ?, ?, ?, {_PLACE})",
-                (job_id, kind, Status.QUEUED, _to_json(config), time.time(), kind in RUNS),
+                f"INSERT INTO jobs (id, kind, status, config, created_at, queued_at, place)"
+                f" VALUES (?, ?, ?, ?, ?, ?, {_PLACE})",
+                (job_id, kind, Status.QUEUED, _to_json(config), now, now, kind in RUNS),
             )
         return job_id
 
@@ -132,7 +138,7 @@ class Store(Database):
                 )
 
     def delete(self, job_ids: Sequence[str]) -> list[str]:
-        """Deletes runs with their metrics and logs; those that have not ended are left alone.
+        """Deletes runs with their metrics, logs and checkpoints; those that have not ended are left alone.
 
         Returns:
             The ids of those that were deleted.
@@ -144,7 +150,22 @@ class Store(Database):
                 f" AND status IN ({_marks(final)}) RETURNING id",
                 (*job_ids, *RUNS, *final),
             ).fetchall()
+        for row in rows:
+            shutil.rmtree(self.checkpoints(row["id"]), ignore_errors=True)
         return [row["id"] for row in rows]
+
+    def checkpoints(self, job_id: str) -> Path:
+        """The folder of a run's checkpoints."""
+        return self.home / "checkpoints" / job_id
+
+    def sweep_checkpoints(self) -> None:
+        """Removes checkpoints of runs that are not in the store, such as when deleting was interrupted."""
+        # The folders first: a run is in the store before it has one.
+        folders = list((self.home / "checkpoints").glob("*"))
+        known = {job.id for job in self.jobs(kinds=[Kind.TRAIN])}
+        for folder in folders:
+            if folder.name not in known:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def job(self, job_id: str) -> Job:
         """The job with this id.
@@ -176,18 +197,19 @@ class Store(Database):
     def _jobs(self, tail: str, values: Sequence[Any]) -> list[Job]:
         with self.read() as connection:
             rows = connection.execute(
-                "SELECT jobs.*, CASE WHEN jobs.status IN ('running', 'stopping') THEN engines.pid END AS pid"
+                f"SELECT jobs.*, CASE WHEN jobs.status IN ({_marks(ACTIVE)}) THEN engines.pid END AS pid"
                 f" FROM jobs LEFT JOIN engines ON engines.id = jobs.engine_id {tail}",
-                values,
+                (*ACTIVE, *values),
             ).fetchall()
         return [_job(row) for row in rows]
 
     def ahead_of(self, job: Job) -> list[Job]:
         """The runs that a queued run waits for, the running one first."""
         return self._jobs(
-            "WHERE kind = ? AND status IN ('queued', 'running', 'stopping') AND number < ?"
-            " ORDER BY status = 'queued', number",
-            (job.kind, job.number),
+            f"WHERE kind = ? AND jobs.id != ? AND (status IN ({_marks(ACTIVE)})"
+            " OR (status = 'queued' AND (queued_at, number) < (?, ?)))"
+            " ORDER BY status = 'queued', queued_at, number",
+            (job.kind, job.id, *ACTIVE, job.queued_at, job.number),
         )
 
     def claim(self, kinds: Sequence[Kind], engine_id: str) -> Job | None:
@@ -203,10 +225,10 @@ class Store(Database):
                 WHERE status = 'queued' AND kind IN ({_marks(kinds)}) AND NOT (
                     kind = 'train' AND EXISTS (
                         SELECT 1 FROM jobs AS other
-                        WHERE other.kind = 'train' AND other.status IN ('running', 'stopping')))
-                ORDER BY number LIMIT 1
+                        WHERE other.kind = 'train' AND other.status IN ({_marks(ACTIVE)})))
+                ORDER BY queued_at, number LIMIT 1
                 """,
-                kinds,
+                (*kinds, *ACTIVE),
             ).fetchone()
             if row is None:
                 return None
@@ -248,6 +270,99 @@ class Store(Database):
                 self._change(connection, job_id, Status.STOPPING, stop_requested_at=now)
         return self.job(job_id).status
 
+    def request_pause(self, job_id: str) -> Status:
+        """Asks for a running run to pause: it ends as a stopped one does, to be resumed later.
+
+        Returns:
+            The run's status after the request; `Status.PAUSED` where it was already.
+
+        Raises:
+            RunNotFound: There is no such run.
+            RunStateError: It does not run.
+        """
+        with self.write() as connection:
+            asked = self._change(connection, job_id, Status.PAUSING, stop_requested_at=time.time())
+        job = self.job(job_id)
+        if not asked and job.status not in (Status.PAUSING, Status.PAUSED):
+            raise RunStateError(
+                f"Run {job_id} is {job.status}; only a running one can be paused.",
+                "A queued run can be stopped instead." if job.status is Status.QUEUED else "",
+            )
+        return job.status
+
+    def resume(self, job_id: str, layout: DeviceLayout | None = None) -> str:
+        """Queues a run again that ended early, to go on after the last epoch of its newest checkpoint.
+
+        Args:
+            job_id: Which.
+            layout: Other devices to go on with; learning rate and global batch stay.
+
+        Returns:
+            The run's id.
+
+        Raises:
+            RunNotFound: There is no such run.
+            RunStateError: It goes on already, was completed, or has no checkpoint.
+            ConfigError: The layout's replicas cannot share the global batch.
+        """
+        with self.write() as connection:
+            job = self.job(job_id)
+            if not job.can_resume:
+                raise _refused(job, "resumed")
+            config = job.config
+            if layout is not None:
+                config = parse_config(config).on(layout).model_dump(mode="json")
+            self._requeue(connection, job, config)
+        return job_id
+
+    def extend(self, job_id: str, epochs: int) -> str:
+        """Queues a run again that has ended, to train so many epochs more.
+
+        Returns:
+            The run's id.
+
+        Raises:
+            RunNotFound: There is no such run.
+            RunStateError: It has not ended as it should, or has no checkpoint.
+            ConfigError: That is no number of epochs, or there would be too many.
+        """
+        with self.write() as connection:
+            job = self.job(job_id)
+            if not job.can_extend:
+                raise _refused(job, "extended")
+            if epochs < 1:
+                raise ConfigError(
+                    f"A run cannot be extended by {epochs:,} epochs.", "Add one or more.", "training.epochs"
+                )
+            config = parse_config(job.config).model_dump(mode="json")
+            config["training"]["epochs"] = job.checkpoint_epochs + epochs
+            self._requeue(connection, job, parse_config(config).model_dump(mode="json"))
+        return job_id
+
+    def _requeue(self, connection: sqlite3.Connection, job: Job, config: dict[str, Any]) -> None:
+        """Queues a run again in the caller's transaction; it keeps what its checkpoint has behind it."""
+        result = {name: value for name, value in (job.result or {}).items() if name != "early_stop"}
+        self._change(
+            connection,
+            job.id,
+            Status.QUEUED,
+            config=_to_json(config),
+            result=_to_json(result) if result else None,
+            queued_at=time.time(),
+            trained_s=job.duration_s or 0,
+            phase="",
+            progress="{}",
+            **dict.fromkeys(
+                ("started_at", "finished_at", "heartbeat_at", "engine_id", "stop_requested_at", "error")
+            ),
+        )
+        _rewind(connection, job, job.checkpoint_epochs)
+
+    def rewind(self, job: Job, epochs: int) -> None:
+        """Forgets what a run recorded after its first `epochs` epochs."""
+        with self.write() as connection:
+            _rewind(connection, job, epochs)
+
     def finish(
         self,
         job_id: str,
@@ -261,7 +376,7 @@ class Store(Database):
 
         Args:
             job_id: Which.
-            status: A final status.
+            status: A final status. A run that was asked to pause and is stopped ends as paused.
             result: What came out, as plain JSON values; None keeps what is there.
             error: Why it failed.
             details: A traceback or the engine's last lines, for the log and for developers; the error's own
@@ -282,7 +397,17 @@ class Store(Database):
                 }
             )
         with self.write() as connection:
+            if status is Status.STOPPED and self._change(
+                connection, job_id, Status.PAUSED, finished_at=time.time()
+            ):
+                return True
             done = self._change(connection, job_id, status, finished_at=time.time(), error=about)
+            if status is Status.LOST and done:
+                # Nobody knows when it ended; the time until somebody noticed is not training.
+                connection.execute(
+                    "UPDATE jobs SET finished_at = coalesce(heartbeat_at, finished_at) WHERE id = ?",
+                    (job_id,),
+                )
             if done and result is not None:
                 connection.execute("UPDATE jobs SET result = ? WHERE id = ?", (_to_json(result), job_id))
         return done
@@ -298,6 +423,7 @@ class Store(Database):
         logs: Iterable[LogLine] = (),
         samples: Iterable[Sample] = (),
         bins: Iterable[ConfidenceBin] = (),
+        checkpoint: dict[str, Any] | None = None,
     ) -> bool:
         """Writes what an engine has to say about its job, and its heartbeat, in one transaction.
 
@@ -310,6 +436,7 @@ class Store(Database):
             logs: New lines.
             samples: New values of the machine.
             bins: Calibration of the epochs that have ended.
+            checkpoint: What `Job.checkpoint` is to be; None keeps the last.
 
         Returns:
             True when somebody has asked for the job to stop.
@@ -331,13 +458,14 @@ class Store(Database):
             )
             row = connection.execute(
                 "UPDATE jobs SET heartbeat_at = ?, phase = coalesce(?, phase),"
-                " progress = coalesce(?, progress), result = coalesce(?, result)"
-                " WHERE id = ? RETURNING stop_requested_at",
+                " progress = coalesce(?, progress), result = coalesce(?, result),"
+                " checkpoint = coalesce(?, checkpoint) WHERE id = ? RETURNING stop_requested_at",
                 (
                     time.time(),
                     phase,
                     None if progress is None else _to_json(progress),
                     None if result is None else _to_json(result),
+                    None if checkpoint is None else _to_json(checkpoint),
                     job.id,
                 ),
             ).fetchone()
@@ -489,6 +617,30 @@ _PLACE = "CASE WHEN ? THEN (SELECT coalesce(max(place), 0) + 1 FROM jobs) END"
 """The next place among the runs, for a job that is one."""
 
 
+def _refused(job: Job, what: str) -> RunStateError:
+    if not job.status.is_final:
+        return RunStateError(
+            f"Run {job.id} is {job.status}: it cannot be {what} now.", "Wait for its end, or stop it."
+        )
+    if job.kind is Kind.TRAIN and not job.checkpoint_epochs:
+        return RunStateError(
+            f"Run {job.id} has no checkpoint, so it cannot be {what}: one is written after each epoch.",
+            "Start a new run with the same settings.",
+        )
+    other = "Extend it by some epochs." if job.status is Status.COMPLETED else "Resume it."
+    return RunStateError(
+        f"Run {job.id} is {job.status}: it cannot be {what}.", other if job.kind is Kind.TRAIN else ""
+    )
+
+
+def _rewind(connection: sqlite3.Connection, job: Job, epochs: int) -> None:
+    for table in ("metrics", "confidence_bins"):
+        connection.execute(f"DELETE FROM {table} WHERE job = ? AND epoch >= ?", (job.number, epochs))
+    steps = epochs * int((job.result or {}).get("steps_per_epoch", 0))
+    connection.execute("DELETE FROM samples WHERE job = ? AND step > ?", (job.number, steps or -1))
+    connection.execute("UPDATE jobs SET rewinds = rewinds + 1 WHERE number = ?", (job.number,))
+
+
 def _add_metrics(connection: sqlite3.Connection, job: int, metrics: Iterable[Metric]) -> None:
     connection.executemany(
         "INSERT INTO metrics (job, per, step, epoch, split, name, value, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -498,7 +650,7 @@ def _add_metrics(connection: sqlite3.Connection, job: int, metrics: Iterable[Met
 
 def _job(row: sqlite3.Row) -> Job:
     values = dict(row)
-    for column in ("config", "result", "error", "progress", "tags"):
+    for column in ("config", "result", "error", "progress", "tags", "checkpoint"):
         values[column] = None if values[column] is None else json.loads(values[column])
     return Job(**{**values, "kind": Kind(values["kind"]), "status": Status(values["status"])})
 

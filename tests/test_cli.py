@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import select
@@ -321,4 +322,57 @@ def test_runs_and_stop_notice_an_engine_that_nobody_looks_after(home):
     assert stopped["status"] == "lost"
     (listed,) = json_of(command("runs", "--json", home=home))
     assert (listed["status"], listed["pid"]) == ("lost", None)
+    store.close()
+
+
+def test_pause_resume_and_extend(home):
+    store = Store(home)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "core", *TRAIN, "--epochs", "40", "--home", str(home)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    wait_for(lambda: any(job.checkpoint_epochs for job in store.jobs()), 120, "a checkpoint")
+    run_id = store.jobs(kinds=[Kind.TRAIN])[0].id
+    assert json_of(command("pause", run_id, "--json", home=home)) == {"run_id": run_id, "status": "paused"}
+    out, _ = process.communicate(timeout=20)
+    assert (process.returncode, f"Run {run_id} paused" in out) == (0, True)
+    refused = command("extend", run_id, "--epochs", "1", home=home)
+    assert refused.returncode == 1
+    assert "is paused: it cannot be extended" in refused.stderr
+    assert "Hint: Resume it." in refused.stderr
+    uneven = command("resume", run_id, "--logical-devices", "3", home=home)
+    assert uneven.returncode == 2
+    assert "3 replicas cannot share the run's global batch of 512 evenly" in uneven.stderr
+
+    # As if only one more epoch had been asked for: the test need not wait for all.
+    done = store.job(run_id).checkpoint_epochs
+    config = store.job(run_id).config
+    config["training"]["epochs"] = done + 1
+    with store.write() as connection:
+        connection.execute("UPDATE jobs SET config = ? WHERE id = ?", (json.dumps(config), run_id))
+    resumed = json_of(command("resume", run_id, "--strategy", "single", "--json", home=home))
+    assert (resumed["run_id"], resumed["status"]) == (run_id, "completed")
+    assert resumed["config"]["layout"]["strategy"] == "single"
+    assert [epoch["epoch"] for epoch in resumed["history"]] == list(range(1, done + 2))
+    refused = command("resume", run_id, "--json", home=home)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "Extend it by some epochs." in refused.stderr
+    extended = json_of(command("extend", run_id, "--epochs", "1", "--json", home=home))
+    assert len(extended["history"]) == done + 2
+    store.close()
+
+
+@pytest.mark.parametrize("arguments", [("pause",), ("resume",), ("extend", "--epochs", "1")])
+def test_what_cannot_go_on_is_said(home, arguments):
+    done = command(*arguments, "nonsense", "--json", home=home)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no run 'nonsense'" in done.stderr
+    store = Store(home)
+    run_id = store.submit(Kind.TRAIN, {})
+    done = command(*arguments, run_id, home=home)
+    assert done.returncode == 1
+    assert f"Run {run_id} is queued" in done.stderr
     store.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from streamlit.testing.v1 import AppTest
 
 from core.config import DeviceLayout, RunConfig
 from core.dashboard import draft, units
@@ -22,7 +23,16 @@ from core.store import Store
 from tests.browser_app import BROWSERS
 from tests.conftest import ROOT
 from tests.page_app import Open, charts, drawings, sound, texts
-from tests.recorded import DESCRIPTION, MACHINE, answered, claimed, finished_run, prepared, running_run
+from tests.recorded import (
+    DESCRIPTION,
+    MACHINE,
+    RESULT,
+    answered,
+    claimed,
+    finished_run,
+    prepared,
+    running_run,
+)
 
 PAGES = {
     "streamlit_app.py": "Mirrorboard",
@@ -482,6 +492,93 @@ def test_running_run_can_be_stopped(show: Open, store: Store) -> None:
     assert store.job(job.id).status is Status.STOPPING
     assert app.button(key="stop").label == "Stopping…"
     assert app.button(key="stop").disabled
+
+
+def test_running_run_can_be_paused(show: Open, store: Store) -> None:
+    job = running_run(store, epochs=4)
+    app = show("pages/training.py", run=job.id)
+    app.button(key="pause").click().run()
+    assert store.job(job.id).status is Status.PAUSING
+    assert (app.button(key="pause").label, app.button(key="pause").disabled) == ("Pausing…", True)
+    assert not app.button(key="stop").disabled
+    assert "pausing" in texts(sound(app))
+
+
+def _labels(app: AppTest) -> set[str]:
+    wanted = ("pause", "stop", "resume", "resume_elsewhere", "extend_now")
+    return {button.key for button in app.button if button.key in wanted}
+
+
+def test_paused_run_goes_on_where_it_was_or_on_the_layout_of_the_draft(show: Open, store: Store) -> None:
+    answered(store, Kind.INSPECT, {}, MACHINE)
+    job = finished_run(store, epochs=4, status=Status.PAUSED)
+    app = show("pages/training.py", run=job.id)
+    assert "Paused after epoch 4. It holds no device." in texts(app)
+    assert _labels(app) == {"resume"}
+    sound(app.button(key="resume").click().run())
+    assert store.job(job.id).status is Status.QUEUED
+    assert "Loss: training against validation" in charts(app)
+    assert _labels(app) == {"stop"}
+    app.button(key="stop").click().run()
+
+    app = show("pages/training.py", run=job.id, layout__strategy="single", layout__logical_devices="1")
+    assert app.button(key="resume_elsewhere").label == "Resume on a single CPU"
+    sound(app.button(key="resume_elsewhere").click().run())
+    moved = store.job(job.id)
+    assert (moved.status, moved.config["layout"]["strategy"]) == (Status.QUEUED, "single")
+    assert moved.config["training"]["batch_size"] == 32
+
+
+def test_layout_that_cannot_share_the_batch_or_is_not_there_is_no_place_to_resume(
+    show: Open, store: Store
+) -> None:
+    answered(store, Kind.INSPECT, {}, MACHINE)
+    job = finished_run(store, epochs=4, status=Status.LOST)
+    app = show("pages/training.py", run=job.id, layout__logical_devices="3")
+    assert app.button(key="resume_elsewhere").disabled
+    assert "cannot share the run's global batch of 32 evenly" in app.button(key="resume_elsewhere").help
+    app = show("pages/training.py", run=job.id, layout__device_type="GPU", layout__logical_devices="1")
+    assert "This machine has no GPU:0." in app.button(key="resume_elsewhere").help
+
+
+def test_run_resumed_by_somebody_else_meanwhile(show: Open, store: Store) -> None:
+    job = finished_run(store, epochs=4, status=Status.PAUSED)
+    app = show("pages/training.py", run=job.id)
+    store.resume(job.id)
+    sound(app.button(key="resume").click().run())
+    assert store.job(job.id).rewinds == 1
+
+
+def test_completed_run_can_be_extended(show: Open, store: Store) -> None:
+    job = finished_run(store)
+    app = show("pages/training.py", run=job.id)
+    assert _labels(app) == {"extend_now"}
+    app.number_input(key="extend_epochs").set_value(3).run()
+    sound(app.button(key="extend_now").click().run())
+    longer = store.job(job.id)
+    assert (longer.status, longer.config["training"]["epochs"]) == (Status.QUEUED, 13)
+
+
+def test_page_says_from_which_checkpoint_a_run_went_on(show: Open, store: Store) -> None:
+    job = running_run(store, epochs=4)
+    result = {**RESULT, "resumed": {"epochs": 2, "damaged": [3]}}
+    problem = "The checkpoint of epoch 4 could not be written: No space left on device."
+    store.report(job, result=result, checkpoint={"epochs": 3, "problem": problem})
+    said = texts(show("pages/training.py", run=job.id))
+    assert "Went on from the checkpoint of epoch 2." in said
+    assert "The checkpoint of epoch 3 was damaged, so the run went back to the one before." in said
+    assert f"{problem} The newest one is of epoch 3." in said
+
+
+def test_view_of_a_run_forgets_what_a_resume_takes_back(show: Open, store: Store) -> None:
+    job = running_run(store, epochs=4)
+    store.report(job, checkpoint={"epochs": 2, "best_epoch": 2, "best_val_loss": 1.5})
+    app = show("pages/training.py", run=job.id)
+    store.finish(job.id, Status.LOST)
+    store.resume(job.id)
+    app.run()
+    loss = charts(app)["Loss: training against validation"]["figure"]["data"]
+    assert len(next(trace for trace in loss if trace["name"] == "validation")["x"]) == 2
 
 
 @pytest.mark.parametrize("status", [Status.COMPLETED, Status.STOPPED, Status.FAILED, Status.LOST])

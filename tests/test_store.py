@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from core import database
-from core.errors import MirrorboardError, RunNotFound, StoreError
-from core.records import RUNS, Engine, Kind, LogLine, Metric, Status
+from core.config import RunConfig
+from core.errors import ConfigError, MirrorboardError, RunNotFound, RunStateError, StoreError
+from core.records import RUNS, Engine, Kind, LogLine, Metric, Sample, Status
 from core.store import Store
 
 
@@ -264,3 +265,141 @@ def test_runs_of_the_first_schema_get_places_and_no_names(home):
     ]
     assert store.job("job0").place is None
     store.close()
+
+
+def checkpointed(store, status, epochs=3):
+    """A run that ended in this status with so many epochs behind its checkpoint."""
+    job_id = store.submit(Kind.TRAIN, RunConfig().model_dump(mode="json"))
+    job = store.claim([Kind.TRAIN], "a")
+    assert job.id == job_id
+    rows = [Metric("epoch", 10 * e + 9, e, "train", "loss", 1.0, 1.0) for e in range(epochs)]
+    rows += [Metric("step", s, s // 10, "train", "loss", 1.0, 1.0) for s in range(10 * epochs + 5)]
+    samples = [Sample(1.0, s, "cpu", 0.5) for s in (0, 10 * epochs, 10 * epochs + 4)]
+    checkpoint = {"epochs": epochs, "best_epoch": 1, "best_val_loss": 0.5} if epochs else None
+    result = {"steps_per_epoch": 10, "early_stop": {"epoch": 3}}
+    store.report(job, result=result, metrics=rows, samples=samples, checkpoint=checkpoint)
+    if status is Status.PAUSED:
+        assert store.request_pause(job_id) is Status.PAUSING
+        status = Status.STOPPED
+    assert store.finish(job_id, status)
+    return store.job(job_id)
+
+
+def test_a_pause_is_asked_for_once_and_ends_as_paused(store):
+    queued = store.submit(Kind.TRAIN, {})
+    with pytest.raises(RunStateError, match="is queued; only a running one can be paused"):
+        store.request_pause(queued)
+    job = store.claim([Kind.TRAIN], "a")
+    assert store.request_pause(queued) is Status.PAUSING
+    assert store.request_pause(queued) is Status.PAUSING
+    assert store.report(job)
+    assert store.claim([Kind.TRAIN], "b") is None
+    store.finish(queued, Status.STOPPED)
+    assert store.job(queued).status is Status.PAUSED
+    assert store.request_pause(queued) is Status.PAUSED
+    assert store.request_stop(queued) is Status.PAUSED
+    with pytest.raises(RunNotFound):
+        store.request_pause("nonsense")
+
+
+def test_a_stop_overrules_a_pause(store):
+    job_id = store.submit(Kind.TRAIN, {})
+    store.claim([Kind.TRAIN], "a")
+    store.request_pause(job_id)
+    assert store.request_stop(job_id) is Status.STOPPING
+    store.finish(job_id, Status.STOPPED)
+    assert store.job(job_id).status is Status.STOPPED
+
+
+@pytest.mark.parametrize(
+    ("status", "epochs", "resumes", "extends"),
+    [
+        (Status.PAUSED, 3, True, False),
+        (Status.PAUSED, 0, True, False),
+        (Status.STOPPED, 3, True, True),
+        (Status.STOPPED, 0, False, False),
+        (Status.FAILED, 3, True, False),
+        (Status.FAILED, 0, False, False),
+        (Status.LOST, 3, True, False),
+        (Status.COMPLETED, 3, False, True),
+    ],
+)
+def test_only_what_can_go_on_is_queued_again(store, status, epochs, resumes, extends):
+    job = checkpointed(store, status, epochs)
+    assert (job.status, job.can_resume, job.can_extend) == (status, resumes, extends)
+    for may, queue in ((resumes, store.resume), (extends, lambda job_id: store.extend(job_id, 2))):
+        if not may:
+            with pytest.raises(RunStateError, match=f"Run {job.id} "):
+                queue(job.id)
+            assert store.job(job.id) == job
+
+
+def test_a_resumed_run_keeps_its_place_and_what_its_checkpoint_has_behind_it(store):
+    other = checkpointed(store, Status.COMPLETED)
+    job = checkpointed(store, Status.LOST)
+    waiting = store.submit(Kind.TRAIN, {})
+    time.sleep(0.02)
+    store.resume(job.id)
+    queued = store.job(job.id)
+    assert (queued.status, queued.place, queued.number) == (Status.QUEUED, job.place, job.number)
+    assert (queued.result, queued.error, queued.started_at) == ({"steps_per_epoch": 10}, None, None)
+    assert queued.duration_s == job.duration_s == queued.trained_s
+    assert [row.step for row in store.metrics(queued, per="step")] == list(range(30))
+    assert [row.step for row in store.samples(queued)] == [0, 30]
+    assert len(store.metrics(other, per="step")) == 35
+    assert queued.rewinds == job.rewinds + 1
+    assert [ahead.id for ahead in store.ahead_of(queued)] == [waiting]
+    assert store.claim([Kind.TRAIN], "a").id == waiting
+    store.finish(waiting, Status.COMPLETED)
+    assert store.claim([Kind.TRAIN], "a").id == job.id
+    time.sleep(0.02)
+    store.finish(job.id, Status.COMPLETED)
+    assert job.duration_s < store.job(job.id).duration_s < job.duration_s + 0.5
+
+
+def test_a_second_resume_at_the_same_time_is_refused(home, store):
+    job = checkpointed(store, Status.PAUSED)
+    outcomes: list[str] = []
+
+    def go_on() -> None:
+        mine = Store(home)
+        try:
+            mine.resume(job.id)
+            outcomes.append("queued")
+        except RunStateError as error:
+            outcomes.append(error.message)
+        mine.close()
+
+    threads = [threading.Thread(target=go_on) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    refused = f"Run {job.id} is queued: it cannot be resumed now."
+    assert sorted(outcomes) == [*[refused] * 3, "queued"]
+    assert store.job(job.id).rewinds == 1
+
+
+def test_a_run_is_extended_from_its_last_epoch(store):
+    job = checkpointed(store, Status.COMPLETED)
+    for epochs in (0, 10_000):
+        with pytest.raises(ConfigError):
+            store.extend(job.id, epochs)
+    assert store.job(job.id) == job
+    store.extend(job.id, 4)
+    assert store.job(job.id).config["training"]["epochs"] == 7
+
+
+def test_the_time_of_a_lost_run_ends_with_its_last_heartbeat(store):
+    job = checkpointed(store, Status.LOST)
+    assert job.finished_at == job.heartbeat_at
+
+
+def test_checkpoints_go_with_their_run_and_strangers_are_swept(store):
+    kept, gone = checkpointed(store, Status.COMPLETED), checkpointed(store, Status.COMPLETED)
+    for name in (kept.id, gone.id, "stranger"):
+        store.checkpoints(name).mkdir(parents=True)
+        (store.checkpoints(name) / "file").touch()
+    store.delete([gone.id])
+    store.sweep_checkpoints()
+    assert [folder.name for folder in (store.home / "checkpoints").iterdir()] == [kept.id]

@@ -62,6 +62,8 @@ LOOKS: dict[Status, tuple[str, str]] = {
     Status.QUEUED: (":material/hourglass_empty:", "gray"),
     Status.RUNNING: (":material/play_circle:", "blue"),
     Status.STOPPING: (":material/stop_circle:", "orange"),
+    Status.PAUSING: (":material/pause_circle:", "orange"),
+    Status.PAUSED: (":material/pause_circle:", "violet"),
     Status.COMPLETED: (":material/check_circle:", "green"),
     Status.STOPPED: (":material/stop_circle:", "gray"),
     Status.FAILED: (":material/error:", "red"),
@@ -234,7 +236,8 @@ def _job_line(job: Job) -> None:
         st.caption(f"{LOOKS[job.status][0]} Run {job.id} is queued")
     else:
         epochs = progress.get("epochs") or parse_config(job.config).training.epochs
-        text = "stopping" if job.status is Status.STOPPING else plain(job.phase or "starting")
+        ending = job.status in (Status.STOPPING, Status.PAUSING)
+        text = str(job.status) if ending else plain(job.phase or "starting")
         st.progress(
             run_share(job), f"**Run {job.id}**, epoch {progress.get('epoch', 0) + 1} of {epochs}: {text}"
         )

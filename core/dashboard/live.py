@@ -48,13 +48,16 @@ class RunView:
         self._store = store
         self._lock = threading.Lock()
         self._read_at = 0.0
+        self.job: Job = store.job(run_id)
+        self.version = 0
+        """Another number whenever something that is shown has changed."""
+        self._forget()
+
+    def _forget(self) -> None:
         self._last_id = {"step": 0, "epoch": 0, "sample": 0, "log": 0}
         self._steps: dict[str, Series] = {}
         self._samples: dict[str, Series] = {}
         self._made: dict[tuple[Any, ...], tuple[tuple[Any, ...], Any]] = {}
-        self.version = 0
-        """Another number whenever something that is shown has changed."""
-        self.job: Job = store.job(run_id)
         self.history: list[dict[str, Any]] = []
         self.diagnosis: Diagnosis = diagnose([])
         self.log: deque[LogLine] = deque(maxlen=_MOST_LINES)
@@ -65,6 +68,8 @@ class RunView:
             if time.monotonic() - self._read_at < _FRESH_S and not self._has_just_changed():
                 return
             before, self.job = self.job, self._store.job(self.job.id)
+            if self.job.rewinds != before.rewinds:
+                self._forget()
             seen = dict(self._last_id)
             self._read_steps()
             self._read_epochs()

@@ -8,7 +8,7 @@ import streamlit as st
 
 from core.analysis.criteria import accuracy_name
 from core.config import DATASET_NAMES, RunConfig, parse_config
-from core.dashboard import charts, draft, units
+from core.dashboard import charts, draft, lifecycle, units
 from core.dashboard.frame import LOOKS, badge, boundary, plain, problem, run_share
 from core.dashboard.live import RunView, view
 from core.dashboard.log import explained
@@ -25,18 +25,10 @@ _AXES: dict[charts.Axis, str] = {"epoch": "Epochs", "step": "Steps"}
 
 def summary(config: RunConfig) -> str:
     """A configuration in one line."""
-    layout = config.layout
     experiment = "; from_logits=True (experiment)" if config.model.from_logits else ""
-    where = (
-        f"TPUStrategy on the TPU {layout.tpu!r}"
-        if layout.strategy == "tpu"
-        else f"MirroredStrategy on {units.plural(layout.replicas, f'logical {layout.device_type}')}"
-        if layout.strategy == "mirrored"
-        else f"a single {layout.device_type}"
-    )
     return (
         f"{DATASET_NAMES[config.data.dataset]} newswires, {units.plural(config.data.max_len, 'word')} each;"
-        f" {where};"
+        f" {units.layout(config.layout)};"
         f" {config.model.optimizer.capitalize()}{experiment}"
     )
 
@@ -47,12 +39,12 @@ def live_panel(store: Store, run_id: str, *, live: bool) -> None:
     Args:
         store: Where the run is.
         run_id: Which.
-        live: Whether the page was drawn while the run went on; it is drawn anew when that has ended.
+        live: Whether the page was drawn while the run went on; it is drawn anew when that has changed.
     """
     with boundary():
         shown = view(store, run_id)
         job = shown.job
-        if live and job.status.is_final:
+        if live == job.status.is_final:
             st.rerun()
         _head(store, job)
         # A container for each part, empty or not: the charts must keep their place on the page, or the
@@ -67,7 +59,7 @@ def live_panel(store: Store, run_id: str, *, live: bool) -> None:
         with st.container(key="run_figures"):
             _figures(shown)
         with st.container(key="run_curves"):
-            if job.status is not Status.QUEUED:
+            if job.status is not Status.QUEUED or shown.history:
                 _curves(shown)
         with st.container(key="run_stopping"):
             stopping(shown)
@@ -77,20 +69,7 @@ def live_panel(store: Store, run_id: str, *, live: bool) -> None:
 def _head(store: Store, job: Job) -> None:
     with st.container(horizontal=True, vertical_alignment="center", key="run_head"):
         st.markdown(f"**Run {plain(job.title)}** {badge(job.status)}")
-        if not job.status.is_final:
-            stopping = job.status is Status.STOPPING
-            st.button(
-                "Stopping…" if stopping else "Leave the queue" if job.status is Status.QUEUED else "Stop",
-                key="stop",
-                icon=":material/stop:",
-                disabled=stopping,
-                on_click=_stop,
-                args=(store, job.id),
-            )
-
-
-def _stop(store: Store, run_id: str) -> None:
-    store.request_stop(run_id)
+        lifecycle.buttons(store, job)
 
 
 def _queued(store: Store, job: Job) -> None:
@@ -111,6 +90,7 @@ def _outcome(job: Job) -> None:
         if error.get("details"):
             with st.expander("Details for developers", icon=":material/bug_report:"):
                 st.code(error["details"], language=None, wrap_lines=True)
+    lifecycle.story(job)
     early = (job.result or {}).get("early_stop")
     if early:
         restored = " and went back to its weights" if early["restored_best"] else ""
@@ -122,7 +102,8 @@ def _outcome(job: Job) -> None:
 
 def _progress(job: Job) -> None:
     progress = job.progress
-    phase = "stopping" if job.status is Status.STOPPING else job.phase or "starting TensorFlow"
+    ending = job.status in (Status.STOPPING, Status.PAUSING)
+    phase = str(job.status) if ending else job.phase or "starting TensorFlow"
     st.progress(run_share(job), f"{LOOKS[job.status][0]} {plain(phase[:1].upper() + phase[1:])}")
     if not progress.get("steps"):
         return
@@ -153,7 +134,7 @@ def _progress(job: Job) -> None:
 
 def _figures(shown: RunView) -> None:
     job, history, diagnosis = shown.job, shown.history, shown.diagnosis
-    if job.status is Status.QUEUED:
+    if job.status is Status.QUEUED and not history:
         return
     if history and job.status.is_final:
         best = next((row for row in history if row["epoch"] == diagnosis.best_epoch), None)

@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import streamlit as st
 
+from core.config import DeviceLayout
 from core.words import plural as plural  # noqa: PLC0414 - a number as people read it, too
 
 
@@ -47,6 +48,15 @@ def number(value: float | None, digits: int = 3) -> str:
 def percent(share: float | None, digits: int = 1) -> str:
     """A share as ``11.0 %``; a dash for None."""
     return "–" if share is None else f"{100 * share:.{digits}f} %"
+
+
+def layout(devices: DeviceLayout) -> str:
+    """A device layout, such as ``MirroredStrategy on 2 logical CPUs``."""
+    if devices.strategy == "tpu":
+        return f"TPUStrategy on the TPU {devices.tpu!r}"
+    if devices.strategy == "mirrored":
+        return f"MirroredStrategy on {plural(devices.replicas, f'logical {devices.device_type}')}"
+    return f"a single {devices.device_type}"
 
 
 def ordinal(count: int) -> str:

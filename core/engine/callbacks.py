@@ -31,6 +31,7 @@ class Outbox:
     phase: str | None = None
     progress: dict[str, Any] | None = None
     result: dict[str, Any] | None = None
+    checkpoint: dict[str, Any] | None = None
     steps: deque[tuple[int, int, np.ndarray, float]] = field(default_factory=deque)
     """First global step, epoch, sums of shape (steps, columns), time."""
     metrics: deque[Metric] = field(default_factory=deque)
@@ -68,10 +69,18 @@ class Reporter(keras.callbacks.Callback):
         validation: The validation batches.
         epochs: Epochs to train.
         stop: Set by the supervising thread.
+        first_epoch: Zero-based epoch that the fit begins with.
     """
 
     def __init__(
-        self, outbox: Outbox, training: Batches, validation: Batches, epochs: int, stop: threading.Event
+        self,
+        outbox: Outbox,
+        training: Batches,
+        validation: Batches,
+        epochs: int,
+        stop: threading.Event,
+        *,
+        first_epoch: int,
     ) -> None:
         super().__init__()
         self._outbox = outbox
@@ -79,7 +88,8 @@ class Reporter(keras.callbacks.Callback):
         self._validation = validation
         self._epochs = epochs
         self._stop = stop
-        self._epoch = 0
+        self._first_epoch = first_epoch
+        self._epoch = first_epoch
         self._step = 0
         self._validation_step: int | None = None
         self._epoch_began = self._mark = time.perf_counter()
@@ -91,7 +101,8 @@ class Reporter(keras.callbacks.Callback):
         self._epoch, self._step, self._validation_step = epoch, 0, None
         self._training.epoch.assign(epoch)
         self._epoch_began = self._mark = time.perf_counter()
-        self._outbox.phase = "building the graph, the first epoch is slower" if epoch == 0 else "training"
+        first = epoch == self._first_epoch
+        self._outbox.phase = "building the graph, the first epoch is slower" if first else "training"
         self._tell()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -103,10 +114,10 @@ class Reporter(keras.callbacks.Callback):
         first = self._epoch * self._training.steps + self._step
         self._outbox.steps.append((first, self._epoch, sums, time.time()))
         now = time.perf_counter()
-        if self._step or self._epoch:
+        if self._step or self._epoch > self._first_epoch:
             step_s = (now - self._mark) / len(sums)
             self._step_s = step_s if self._step_s is None else 0.8 * self._step_s + 0.2 * step_s
-        elif self._epoch == 0:
+        else:
             self._outbox.phase = "training"
         self._mark = now
         self._step += len(sums)

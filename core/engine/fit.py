@@ -18,13 +18,22 @@ from core import corpus as corpora
 from core.config import RunConfig
 from core.engine import datasets, layout, models
 from core.engine.callbacks import Outbox, Reporter
+from core.engine.checkpoints import Checkpointer, Checkpoints, State, restore
 from core.engine.pipeline import Batches, batches
 from core.errors import ConfigError, DatasetError
 
 _log = logging.getLogger("mirrorboard")
 
 
-def train(config: RunConfig, home: Path, outbox: Outbox, stop: threading.Event) -> dict[str, Any]:
+def train(
+    config: RunConfig,
+    home: Path,
+    outbox: Outbox,
+    stop: threading.Event,
+    *,
+    checkpoints: Checkpoints,
+    start: State | None,
+) -> dict[str, Any]:
     """Runs a training from devices to the last epoch.
 
     Args:
@@ -32,6 +41,8 @@ def train(config: RunConfig, home: Path, outbox: Outbox, stop: threading.Event) 
         home: Folder of the store, where prepared datasets are.
         outbox: Takes metrics, progress and log lines while it runs.
         stop: Ends the fit after the present step.
+        checkpoints: Where the run's state goes after every epoch.
+        start: Where to go on from; None begins with the first epoch.
 
     Returns:
         The run's result: model, steps, devices, engine settings.
@@ -82,6 +93,8 @@ def train(config: RunConfig, home: Path, outbox: Outbox, stop: threading.Event) 
         model.step_sums = models.StepSums(execution.steps_per_execution)
         model.calibration_sums = models.CalibrationSums()
         described = models.describe(model, config.per_replica_batch_size)
+        if start is not None:
+            restore(model, start)
     result: dict[str, Any] = {
         **described,
         "steps_per_epoch": training.steps,
@@ -91,22 +104,28 @@ def train(config: RunConfig, home: Path, outbox: Outbox, stop: threading.Event) 
         "devices": layout.devices_of(strategy),
         "engine": execution.to_json(),
         "dataset_title": corpus.title,
+        "resumed": start and {"epochs": start.epochs, "damaged": list(start.damaged)},
     }
     outbox.result = result
 
-    reporter = Reporter(outbox, training, validation, config.training.epochs, stop)
-    callbacks: list[keras.callbacks.Callback] = [reporter]
+    first_epoch = start.epochs if start else 0
+    reporter = Reporter(outbox, training, validation, config.training.epochs, stop, first_epoch=first_epoch)
     early = _early_stopping(config)
-    if early is not None:
-        callbacks.append(early)
-    model.fit(
-        training.dataset,
-        validation_data=validation.dataset,
-        epochs=config.training.epochs,
-        shuffle=False,  # the pipeline does it
-        verbose=0,
-        callbacks=callbacks,
-    )
+    checkpointer = Checkpointer(checkpoints, outbox, early, start)
+    if first_epoch >= config.training.epochs:
+        _log.info("All %d epochs had been trained already.", config.training.epochs)
+    try:
+        model.fit(
+            training.dataset,
+            validation_data=validation.dataset,
+            initial_epoch=first_epoch,
+            epochs=config.training.epochs,
+            shuffle=False,  # the pipeline does it
+            verbose=0,
+            callbacks=[callback for callback in (reporter, early, checkpointer) if callback is not None],
+        )
+    finally:
+        checkpointer.close()
     if early is not None and early.stopped_epoch:
         result["early_stop"] = {
             "epoch": early.stopped_epoch + 1,

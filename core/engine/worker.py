@@ -27,6 +27,7 @@ from core.config import parse_config
 from core.corpus import CLASSES, VOCABULARY
 from core.engine import datasets, devices, layout, models
 from core.engine.callbacks import Outbox, Stopped
+from core.engine.checkpoints import Checkpoints
 from core.engine.fit import train
 from core.engine.one_step import take_apart
 from core.engine.system import Sampler
@@ -157,6 +158,8 @@ class Worker:
         Raises:
             StoreError: The store did not take it; it goes with the next report.
         """
+        # Read first: whoever finds a checkpoint in the store finds its epoch's metrics there.
+        checkpoint = outbox.checkpoint
         self._metrics += outbox.take_metrics()
         self._bins += outbox.take_bins()
         self._logs += [*outbox.take_logs(), *self._new_stderr()]
@@ -170,6 +173,7 @@ class Worker:
             logs=self._logs,
             samples=self._samples,
             bins=self._bins,
+            checkpoint=checkpoint,
         )
         self._metrics, self._logs, self._samples, self._bins = [], [], [], []
         return stop
@@ -256,7 +260,25 @@ class Worker:
         return take_apart(config, job.config["batch"], self._store.home, outbox)
 
     def _train(self, job: Job, outbox: Outbox) -> dict[str, Any]:
-        return train(parse_config(job.config), self._store.home, outbox, self._stop)
+        config = parse_config(job.config)
+        checkpoints = Checkpoints(self._store.checkpoints(job.id))
+        start = checkpoints.newest(job.checkpoint_epochs)
+        if start is not None:
+            _log.info("Going on from the checkpoint of epoch %d.", start.epochs)
+            if start.damaged:
+                insist(lambda: self._store.rewind(job, start.epochs))
+            # The first step comes seconds later; the run is not at its beginning until then.
+            known = job.result or {}
+            outbox.progress = {
+                "epoch": start.epochs,
+                "epochs": config.training.epochs,
+                "step": 0,
+                "steps": known["steps_per_epoch"],
+                "validation_step": None,
+                "validation_steps": known["validation_steps"],
+                **dict.fromkeys(("step_ms", "examples_per_s", "remaining_s")),
+            }
+        return train(config, self._store.home, outbox, self._stop, checkpoints=checkpoints, start=start)
 
 
 def insist(write: Callable[[], _Result]) -> _Result:

@@ -1,0 +1,125 @@
+"""Ending a run and going on with it: the buttons Pause, Stop, Resume and Extend, and what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import streamlit as st
+
+from core.config import parse_config
+from core.dashboard import draft, units
+from core.dashboard.frame import plain, problem
+from core.dashboard.server import machine, missing_device
+from core.errors import ConfigError, MirrorboardError
+from core.records import Job, Kind, Status
+from core.store import Store
+
+_MOST_EPOCHS = 10_000
+
+
+def buttons(store: Store, job: Job) -> None:
+    """What can be done with a run as it stands; draw it in a horizontal container."""
+    if not job.status.is_final:
+        _end(store, job)
+        return
+    if job.can_resume:
+        _resume(store, job)
+    if job.can_extend:
+        with st.popover("Extend", key="extend", icon=":material/add:"):
+            epochs = st.number_input("Epochs to add", 1, _MOST_EPOCHS, 5, key="extend_epochs")
+            if st.button("Train on", key="extend_now", icon=":material/play_arrow:", type="primary"):
+                _queue(lambda: store.extend(job.id, epochs))
+
+
+def _end(store: Store, job: Job) -> None:
+    ending = job.status in (Status.STOPPING, Status.PAUSING)
+    if job.kind is Kind.TRAIN and job.status is not Status.QUEUED:
+        pausing = job.status is Status.PAUSING
+        st.button(
+            "Pausing…" if pausing else "Pause",
+            key="pause",
+            icon=":material/pause:",
+            disabled=ending,
+            help="Frees the devices. The run can go on later, after its last whole epoch.",
+            on_click=_pause,
+            args=(store, job.id),
+        )
+    stopping = job.status is Status.STOPPING
+    st.button(
+        "Stopping…" if stopping else "Leave the queue" if job.status is Status.QUEUED else "Stop",
+        key="stop",
+        icon=":material/stop:",
+        disabled=stopping,
+        on_click=_stop,
+        args=(store, job.id),
+    )
+
+
+def _stop(store: Store, run_id: str) -> None:
+    store.request_stop(run_id)
+
+
+def _pause(store: Store, run_id: str) -> None:
+    try:
+        store.request_pause(run_id)
+    except MirrorboardError as error:  # it has ended meanwhile
+        st.toast(plain(str(error)), icon=":material/info:")
+
+
+def _resume(store: Store, job: Job) -> None:
+    config = parse_config(job.config)
+    if st.button(
+        "Resume",
+        key="resume",
+        icon=":material/play_arrow:",
+        help=f"Goes on after epoch {job.checkpoint_epochs} on {units.layout(config.layout)}.",
+    ):
+        _queue(lambda: store.resume(job.id))
+    try:
+        other = draft.layout()
+        refused: ConfigError | None = missing_device(machine(store), other)
+    except ConfigError:
+        return
+    if other == config.layout:
+        return
+    try:
+        config.on(other)
+    except ConfigError as error:
+        refused = error
+    if st.button(
+        f"Resume on {units.layout(other)}",
+        key="resume_elsewhere",
+        icon=":material/move_down:",
+        disabled=refused is not None,
+        help=str(refused) if refused else "The layout of the page Devices; batch and learning rate stay.",
+    ):
+        _queue(lambda: store.resume(job.id, other))
+
+
+def _queue(change: Callable[[], str]) -> None:
+    try:
+        change()
+    except MirrorboardError as error:  # somebody else was faster
+        problem(error.message, error.hint)
+    else:
+        st.rerun()
+
+
+def story(job: Job) -> None:
+    """Where a run was interrupted and went on, and what is wrong with its checkpoints."""
+    resumed = (job.result or {}).get("resumed")
+    checkpoint = job.checkpoint or {}
+    if resumed:
+        st.caption(f":material/history: Went on from the checkpoint of epoch {resumed['epochs']:,}.")
+        for epoch in resumed["damaged"]:
+            st.warning(
+                f"The checkpoint of epoch {epoch:,} was damaged, so the run went back to the one before.",
+                icon=":material/healing:",
+            )
+    if job.status is Status.PAUSED:
+        done = job.checkpoint_epochs
+        where = f"after epoch {done:,}" if done else "before its first epoch was whole; it begins anew"
+        st.info(f"Paused {where}. It holds no device.", icon=":material/pause_circle:")
+    if checkpoint.get("problem"):
+        kept = f"The newest one is of epoch {job.checkpoint_epochs:,}." if job.checkpoint_epochs else ""
+        st.warning(f"{plain(checkpoint['problem'])} {kept}", icon=":material/save:")

@@ -1,0 +1,342 @@
+"""A run's checkpoints: all it takes to go on after its last whole epoch, on any layout.
+
+Keras's BackupAndRestore deletes its backup when a fit ends gracefully, and its ModelCheckpoint forgets the
+best value over a restart (Keras 3.15). Here every run has a folder of its own. A file is written aside,
+named by its SHA-256 and renamed into place, so it is whole or it is not there; damage that comes later is
+noticed when it is read. Two generations are kept, and the weights of the best epoch of each.
+
+Values are NumPy arrays in the order of the model's and the optimizer's variables, read from one replica:
+the others hold the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from core.engine.callbacks import Outbox
+from core.errors import TrainingError
+
+_log = logging.getLogger("mirrorboard")
+
+Arrays = list[NDArray[Any]]
+_What = Literal["state", "best"]
+
+_GENERATIONS = 2
+_NAME = re.compile(r"(?P<what>state|best)-(?P<epoch>\d+)\.(?P<sha256>[0-9a-f]{64})\.npz")
+_ABOUT = "about"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """What Keras's EarlyStopping has seen so far. Epochs count from zero."""
+
+    best: float | None
+    best_epoch: int
+    wait: int
+
+
+@dataclass(frozen=True)
+class State:
+    """A run after a whole epoch.
+
+    Attributes:
+        epochs: How many epochs are behind it.
+        model: The model's variables, those of its random generators among them.
+        optimizer: The optimizer's variables: step, learning rate, moments, schedule.
+        best_epoch: One-based epoch of the lowest validation loss, None when none was finite.
+        best_val_loss: That loss.
+        patience: Of the early stopping, where there is one.
+        patience_weights: What it would go back to.
+        damaged: Epochs of later checkpoints that could not be read.
+    """
+
+    epochs: int
+    model: Arrays
+    optimizer: Arrays
+    best_epoch: int | None
+    best_val_loss: float | None
+    patience: Patience | None
+    patience_weights: Arrays | None
+    damaged: tuple[int, ...] = ()
+
+
+class Checkpoints:
+    """The files of one run's checkpoints.
+
+    Args:
+        folder: Where they are; made when the first is written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(self, state: State, best: tuple[int, Arrays] | None) -> None:
+        """Adds a generation, and removes what is too old.
+
+        Args:
+            state: The run.
+            best: One-based epoch and model variables, when the best epoch has changed.
+
+        Raises:
+            OSError: The disk does not take it; what was there before still is.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if best is not None:
+            self._add("best", best[0], {"model": best[1]}, {})
+        arrays = {"model": state.model, "optimizer": state.optimizer}
+        if state.patience_weights is not None:
+            arrays["patience"] = state.patience_weights
+        about = {
+            "best_epoch": state.best_epoch,
+            "best_val_loss": state.best_val_loss,
+            "patience": None if state.patience is None else asdict(state.patience),
+        }
+        self._add("state", state.epochs, arrays, about)
+        for what in ("state", "best"):
+            for old in self._files(what)[_GENERATIONS:]:
+                old.unlink()
+
+    def newest(self, most: int) -> State | None:
+        """The newest generation that is whole; later ones, and damaged ones, are removed.
+
+        Args:
+            most: The newest that counts: what the run has recorded. 0 begins anew.
+
+        Returns:
+            The state; None when none was asked for.
+
+        Raises:
+            TrainingError: There was one, but none can be read.
+        """
+        for file in [*self._files("state"), *self._files("best")]:
+            if _epoch(file) > most:
+                file.unlink()
+        for aside in self._folder.glob("*.part"):
+            aside.unlink()
+        damaged: list[int] = []
+        for file in self._files("state"):
+            found = _read(file)
+            if found is not None:
+                arrays, about = found
+                patience = about["patience"]
+                return State(
+                    epochs=_epoch(file),
+                    model=arrays["model"],
+                    optimizer=arrays["optimizer"],
+                    best_epoch=about["best_epoch"],
+                    best_val_loss=about["best_val_loss"],
+                    patience=None if patience is None else Patience(**patience),
+                    patience_weights=arrays.get("patience"),
+                    damaged=tuple(damaged),
+                )
+            damaged.append(_epoch(file))
+            _log.warning("The checkpoint of epoch %d is damaged; going back to the one before.", damaged[-1])
+            file.unlink()
+        if most:
+            raise TrainingError(
+                "None of the run's checkpoints can be read.",
+                "They were damaged or deleted on the disk. Start a new run with the same settings.",
+            )
+        return None
+
+    def _add(self, what: _What, epoch: int, arrays: dict[str, Arrays], about: dict[str, Any]) -> None:
+        aside = self._folder / f"{what}-{epoch:05d}.part"
+        named = {f"{name}.{i:04d}": array for name, group in arrays.items() for i, array in enumerate(group)}
+        text = np.frombuffer(json.dumps(about).encode(), np.uint8)
+        try:
+            with aside.open("w+b") as file:
+                np.savez(file, allow_pickle=False, **{_ABOUT: text}, **named)
+                file.flush()
+                os.fsync(file.fileno())
+                file.seek(0)
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            aside.replace(self._folder / f"{what}-{epoch:05d}.{digest}.npz")
+        except OSError:
+            aside.unlink(missing_ok=True)
+            raise
+        _sync(self._folder)
+
+    def _files(self, what: _What) -> list[Path]:
+        """Whole files of one kind, the newest first."""
+        found = [file for file in self._folder.glob(f"{what}-*.npz") if _NAME.fullmatch(file.name)]
+        return sorted(found, key=_epoch, reverse=True)
+
+
+def _epoch(file: Path) -> int:
+    match = _NAME.fullmatch(file.name)
+    assert match is not None
+    return int(match["epoch"])
+
+
+def _read(file: Path) -> tuple[dict[str, Arrays], dict[str, Any]] | None:
+    """What a file holds; None when its content is not what its name says."""
+    match = _NAME.fullmatch(file.name)
+    assert match is not None
+    try:
+        with file.open("rb") as content:
+            if hashlib.file_digest(content, "sha256").hexdigest() != match["sha256"]:
+                return None
+            content.seek(0)
+            with np.load(content, allow_pickle=False) as stored:
+                about: dict[str, Any] = json.loads(stored[_ABOUT].tobytes())
+                arrays: dict[str, Arrays] = {}
+                for name in sorted(stored.files):
+                    if name != _ABOUT:
+                        arrays.setdefault(name.split(".")[0], []).append(stored[name])
+    except OSError:
+        return None
+    return arrays, about
+
+
+def _sync(folder: Path) -> None:
+    """Makes a rename last over a power failure; Windows has no such call for folders."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def copied(variables: Sequence[Any]) -> Arrays:
+    """The values of Keras variables, of the first replica where there are several."""
+    # numpy() copies (tensorflow/python/framework/ops.py 2.21), so training may go on meanwhile.
+    return [tf.convert_to_tensor(variable.value).numpy() for variable in variables]
+
+
+def restore(model: keras.Model, state: State) -> None:
+    """Gives a built model and its built optimizer the values of a checkpoint; inside the strategy's scope.
+
+    Raises:
+        TrainingError: The checkpoint is of another model.
+    """
+    variables = [*model.variables, *model.optimizer.variables]
+    values = [*state.model, *state.optimizer]
+    if [tuple(variable.shape) for variable in variables] != [value.shape for value in values]:
+        raise TrainingError(
+            "The run's checkpoint does not fit its model: the shapes of their weights differ.",
+            "The prepared dataset may have changed. Start a new run with the same settings.",
+        )
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+
+
+class Checkpointer(keras.callbacks.Callback):
+    """Keeps a checkpoint of every epoch; the fit waits for the copying only, never for the disk.
+
+    Args:
+        checkpoints: Where to.
+        outbox: Takes what `Job.checkpoint` is to be.
+        early: The early stopping of this fit; must come before this callback.
+        start: Where the fit goes on from.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        outbox: Outbox,
+        early: keras.callbacks.EarlyStopping | None,
+        start: State | None,
+    ) -> None:
+        super().__init__()
+        self._checkpoints = checkpoints
+        self._outbox = outbox
+        self._early = early
+        self._start = start
+        self._best_epoch = start.best_epoch if start else None
+        self._best_val_loss = start.best_val_loss if start else None
+        self._best: tuple[int, Arrays] | None = None
+        """Not written yet."""
+        self._pending: State | None = None
+        self._closed = False
+        self._changed = threading.Condition()
+        self._writer = threading.Thread(target=self._write, name="checkpoints", daemon=True)
+        self._tell(start.epochs if start else 0)
+        self._writer.start()
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Brings early stopping, which has just forgotten everything, back to where it was."""
+        early, start = self._early, self._start
+        if early is None or start is None or start.patience is None:
+            return
+        early.best, early.best_epoch = start.patience.best, start.patience.best_epoch
+        # A run that had lost its patience and was extended gets it back.
+        early.wait = start.patience.wait if start.patience.wait < early.patience else 0
+        early.best_weights = start.patience_weights
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Copies the state of the run for the writing thread."""
+        assert logs is not None
+        loss, val_loss = float(logs["loss"]), float(logs["val_loss"])
+        if not np.isfinite(loss):
+            return  # the last good state is worth more than this one
+        model = copied(self.model.variables)
+        with self._changed:
+            if np.isfinite(val_loss) and (self._best_val_loss is None or val_loss < self._best_val_loss):
+                self._best_epoch, self._best_val_loss = epoch + 1, val_loss
+                self._best = (epoch + 1, model)
+            early = self._early
+            self._pending = State(
+                epochs=epoch + 1,
+                model=model,
+                optimizer=copied(self.model.optimizer.variables),
+                best_epoch=self._best_epoch,
+                best_val_loss=self._best_val_loss,
+                patience=early and Patience(_float(early.best), early.best_epoch, early.wait),
+                patience_weights=early and early.best_weights,
+            )
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Waits until what is pending has been written, or has failed."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._writer.join()
+
+    def _write(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._pending is not None or self._closed)
+                # When epochs end faster than the disk writes, the older state was replaced by the newer.
+                state, best = self._pending, self._best
+                self._pending = None
+            if state is None:
+                return
+            try:
+                self._checkpoints.write(state, best)
+            except OSError as error:
+                problem = f"The checkpoint of epoch {state.epochs} could not be written: {error.strerror}."
+                _log.warning("%s The training goes on.", problem)
+                self._outbox.checkpoint = {**(self._outbox.checkpoint or {}), "problem": problem}
+                continue
+            with self._changed:
+                if self._best is best:
+                    self._best = None
+            self._tell(state.epochs, state)
+
+    def _tell(self, epochs: int, state: State | None = None) -> None:
+        state = state or self._start
+        self._outbox.checkpoint = {
+            "epochs": epochs,
+            "best_epoch": state and state.best_epoch,
+            "best_val_loss": state and state.best_val_loss,
+        }
+
+
+def _float(value: Any) -> float | None:
+    return None if value is None else float(value)
