@@ -8,14 +8,14 @@ from core.config import DATASET_NAMES, DEFAULT_LEARNING_RATE, Dataset, RunConfig
 from core.dashboard import draft, forms, units
 from core.dashboard.frame import STEPS, link, page, problem, rerun_when_done
 from core.dashboard.live import view
-from core.dashboard.run_panel import about, live_panel, summary
+from core.dashboard.pulse import follow
+from core.dashboard.run_panel import PANEL, Drawn, about, live_panel, news, summary
 from core.dashboard.server import machine, missing_device, readiness
 from core.errors import ConfigError, RunNotFound
 from core.records import RUNS, Job, Kind
 from core.store import Store
 
 _MONITORS = {"val_loss": "Validation loss", "val_sparse_categorical_accuracy": "Validation accuracy"}
-_REFRESH_S = 1.0
 
 
 def _form(error: ConfigError | None) -> None:
@@ -218,9 +218,11 @@ def _run(store: Store, run_id: str) -> None:
         return
     job = shown.job
     # A finished run is drawn once; it costs nothing however long somebody looks at it.
-    live = not job.status.is_final
-    st.fragment(live_panel, run_every=_REFRESH_S if live else None)(store, run_id, live=live)
+    drawn = None if job.status.is_final else Drawn()
+    st.fragment(live_panel, key=PANEL)(store, run_id, drawn)
     about(job)
+    if drawn is not None:
+        follow(lambda: news(view(store, run_id), drawn))
 
 
 with page("Training", "Start a run, watch it learn, and see where it begins to overfit.") as store:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import math
+import threading
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from streamlit.testing.v1 import AppTest
 
+from benchmarks.session import Seen, watch
 from core.dashboard.charts.series import MOST_POINTS, Series, shown, thinned
 from core.dashboard.live import RunView, view
-from core.records import Job, LogLine, Metric, Status
+from core.dashboard.pulse import SHORTEST_S, Audience
+from core.dashboard.run_panel import PANEL, Drawn, news
+from core.records import Job, Kind, LogLine, Metric, Status
 from core.store import Store
+from tests.browser_app import dashboard
+from tests.conftest import wait_for
 from tests.page_app import Open, charts, sound
 from tests.recorded import finished_run, running_run
 
@@ -180,7 +189,87 @@ def test_the_log_keeps_its_newest_lines(store: Store) -> None:
     assert [line.text for line in shown_run.log] == [f"line {i}" for i in range(300, 500)]
 
 
+# The pulse
+
+
+def test_the_more_people_watch_the_longer_they_wait() -> None:
+    audience = Audience()
+    waits = {count: audience.wait_s(f"viewer {count}", now=0.0) for count in range(1, 201)}
+    assert waits[1] == waits[40] == SHORTEST_S
+    assert waits[100] == pytest.approx(2.5)
+    assert waits[200] == pytest.approx(5.0)
+    # The same one again is not another one.
+    assert audience.wait_s("viewer 200", now=0.0) == pytest.approx(5.0)
+    # Whoever has not looked for longer than they should have is gone.
+    assert audience.wait_s("viewer 1", now=30.0) == SHORTEST_S
+
+
+def test_only_what_has_changed_is_drawn_anew(store: Store) -> None:
+    job = running_run(store, epochs=1)
+    shown_run = view(store, job.id)
+    drawn = Drawn(shown_run.version, shown_run.page_version)
+
+    def look() -> list[str]:
+        shown_run._read_at = 0.0
+        shown_run.refresh()
+        found = news(shown_run, drawn)
+        if PANEL in found:  # which is drawn
+            drawn.version, drawn.page_version = shown_run.version, shown_run.page_version
+        return found
+
+    assert look() == []
+    store.report(job)
+    assert look() == []
+    add_steps(store, job, noise(1), first=281)
+    assert look() == ["progress", "batches", "machine"]
+    assert look() == []
+    store.report(job, metrics=[Metric("epoch", 561, 1, "train", "loss", 1.0, 0.0)])
+    assert look() == [PANEL]
+    store.request_stop(job.id)
+    assert look() == [PANEL]
+    waiting = view(store, store.submit(Kind.TRAIN, job.config))
+    seen = Drawn(waiting.version, waiting.page_version)
+    # Its place in the queue depends on other runs.
+    assert news(waiting, seen) == ["progress"]
+
+
+def test_a_page_with_nothing_new_is_sent_nothing(store: Store) -> None:
+    job = running_run(store, epochs=2)
+    seen, over = Seen(), threading.Event()
+    with dashboard(store.home, MIRRORBOARD_WATCH="1") as address:
+        viewer = threading.Thread(
+            target=lambda: asyncio.run(watch(address.removeprefix("http://"), job.id, seen, over.is_set))
+        )
+        viewer.start()
+        try:
+            # The second look is after all of the page has come.
+            wait_for(lambda: seen.ticks >= 2, 30, "the second look for news")
+            figures, messages, ticks = len(seen.figures), seen.messages, seen.ticks
+            wait_for(lambda: seen.ticks >= ticks + 2, 30, "two more")
+            assert len(seen.figures) == figures
+            # The beginning and the end of a run of the script, and when to look again.
+            assert (seen.messages - messages) / 2 < 8
+            add_steps(store, job, noise(1), first=2 * 281)
+            wait_for(lambda: seen.figures[-1][1] == 2 * 281, 30, "the new step on the chart")
+            store.finish(job.id, Status.COMPLETED)
+            wait_for(lambda: not seen.is_live, 30, "the last look")
+        finally:
+            over.set()
+            viewer.join()
+
+
 # The page
+
+
+def timers(app: AppTest) -> int:
+    return sum(element.proto.component_name == "mirrorboard_pulse" for element in app.get("bidi_component"))
+
+
+def test_a_run_that_is_over_is_not_looked_at_again(show: Open, store: Store) -> None:
+    job = running_run(store, epochs=2)
+    assert timers(show("pages/training.py", run=job.id)) == 1
+    store.finish(job.id, Status.COMPLETED)
+    assert timers(show("pages/training.py", run=job.id)) == 0
 
 
 def zoom(app: Any, key: str, start: float, end: float, revision: str) -> None:

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 _ICON = Path(__file__).with_name("icon.svg")
 _LOGO = Path(__file__).with_name("logo.svg")
 _STYLE = """<style>
-.st-key-address { display: none; }
+.st-key-address, .st-key-pulse { display: none; }
 [data-testid=stSidebarHeader] { height: 3.4rem; }
 [data-testid=stMetric] { padding: 0.15rem 0; }
 /* Room for two lines, so that a longer sentence does not push the charts about. */
@@ -33,6 +33,8 @@ _STYLE = """<style>
 [data-variant=pills][data-selected=true] { color: inherit !important; }
 </style>"""
 
+JOB_STATUS = "job_status"
+"""Key of the fragment in the sidebar."""
 _ACTIVE_S = 1.0
 _IDLE_S = 20.0
 """Seconds between two looks at the job status, with and without a job."""
@@ -102,7 +104,10 @@ def page(title: str, lead: str = "") -> Iterator[Store]:
     # After the page, which may just have begun something.
     with st.sidebar, boundary():
         active = _active(store)
-        status = st.fragment(_status, run_every=_ACTIVE_S if active else _IDLE_S)
+        # The page of a run that goes on has a pulse of its own, which draws this along with the run.
+        followed = title == STEPS[-1].name and draft.chosen_run() in {job.id for job in active}
+        every_s = _ACTIVE_S if active and not followed else _IDLE_S
+        status = st.fragment(_status, run_every=every_s, key=JOB_STATUS)
         status(store, _signature(active), title)
     draft.keep_in_address()
 

@@ -46,11 +46,14 @@ class RunView:
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store
-        self._lock = threading.Lock()
+        self._reading = threading.Lock()
+        self._making = threading.Lock()
         self._read_at = 0.0
         self.job: Job = store.job(run_id)
         self.version = 0
         """Another number whenever something that is shown has changed."""
+        self.page_version = 0
+        """Another number when that was more than another step: an epoch, the status, the log."""
         self._forget()
 
     def _forget(self) -> None:
@@ -64,9 +67,11 @@ class RunView:
 
     def refresh(self) -> None:
         """Reads what was written since the last look, unless somebody has just done so."""
-        with self._lock:
+        if time.monotonic() - self._read_at < _FRESH_S and not self._has_just_changed():
+            return
+        with self._reading:
             if time.monotonic() - self._read_at < _FRESH_S and not self._has_just_changed():
-                return
+                return  # somebody has read while this one waited
             before, self.job = self.job, self._store.job(self.job.id)
             if self.job.rewinds != before.rewinds:
                 self._forget()
@@ -76,8 +81,12 @@ class RunView:
             self._read_samples()
             self._read_log()
             # A heartbeat alone is nothing to look at.
-            if self._last_id != seen or replace(self.job, heartbeat_at=before.heartbeat_at) != before:
+            same = replace(before, heartbeat_at=self.job.heartbeat_at)
+            if self._last_id != seen or self.job != same:
                 self.version += 1
+            same = replace(same, progress=self.job.progress, phase=self.job.phase)
+            if any(self._last_id[rows] != seen[rows] for rows in ("epoch", "log")) or self.job != same:
+                self.page_version += 1
             self._read_at = time.monotonic()
 
     def _has_just_changed(self) -> bool:
@@ -238,18 +247,21 @@ class RunView:
     ) -> bytes:
         if part.every_point:
             # For a file, seldom asked for and as large as the run.
-            with self._lock:
+            with self._making:
                 return make()
         return self._once((*key, part), depends, make)
 
     def _once(self, key: tuple[Any, ...], depends: tuple[Any, ...], make: Callable[[], _Made]) -> _Made:
         """What was made under this key, or makes it when what it depends on has changed."""
-        with self._lock:
-            if self._made.get(key, (None,))[0] != depends:
-                if len(self._made) >= _MOST_KEPT:
-                    self._made.clear()
-                self._made[key] = depends, make()
-            made: _Made = self._made[key][1]
+        with self._making:
+            known = self._made.get(key)
+            if known is not None and known[0] == depends:
+                before: _Made = known[1]
+                return before
+            if len(self._made) >= _MOST_KEPT:
+                self._made.clear()
+            made = make()
+            self._made[key] = depends, made
             return made
 
     def _batches(self, name: str) -> Series:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 import streamlit as st
@@ -33,29 +34,56 @@ def summary(config: RunConfig) -> str:
     )
 
 
-def live_panel(store: Store, run_id: str, *, live: bool) -> None:
+PANEL = "run_panel"
+"""Key of the fragment that is all of a run."""
+_PARTS = ["progress", "batches", "machine"]
+"""Keys of the fragments in it that change with every step; the rest changes after an epoch."""
+
+
+@dataclass
+class Drawn:
+    """What the page shows of a run: versions of its view."""
+
+    version: int = -1
+    page_version: int = -1
+
+
+def news(shown: RunView, drawn: Drawn) -> list[str]:
+    """Keys of the fragments to be drawn anew, none when nothing has changed since this was last asked."""
+    if shown.page_version != drawn.page_version:
+        return [PANEL]
+    if shown.job.status is Status.QUEUED:
+        return _PARTS[:1]  # its place in the queue may have changed, and there is nothing else yet
+    if shown.version != drawn.version:
+        drawn.version = shown.version
+        return _PARTS
+    return []
+
+
+def live_panel(store: Store, run_id: str, drawn: Drawn | None) -> None:
     """Everything of a run that changes while it goes on.
 
     Args:
         store: Where the run is.
         run_id: Which.
-        live: Whether the page was drawn while the run went on; it is drawn anew when that has changed.
+        drawn: What the page shows of a run that went on when the page was drawn; the page is drawn anew
+            when it has ended, or goes on again. None for a run that was over.
     """
     with boundary():
         shown = view(store, run_id)
         job = shown.job
-        if live == job.status.is_final:
+        if (drawn is None) != job.status.is_final:
             st.rerun()
+        if drawn is not None:
+            drawn.version, drawn.page_version = shown.version, shown.page_version
         _head(store, job)
         # A container for each part, empty or not: the charts must keep their place on the page, or the
         # browser would make new ones and forget what was zoomed and hidden.
         with st.container(key="run_outcome"):
             _outcome(job)
         with st.container(key="run_progress"):
-            if job.status is Status.QUEUED:
-                _queued(store, job)
-            elif not job.status.is_final:
-                _progress(job)
+            if not job.status.is_final:
+                st.fragment(_progress, key="progress")(store, shown)
         with st.container(key="run_figures"):
             _figures(shown)
         with st.container(key="run_curves"):
@@ -100,7 +128,16 @@ def _outcome(job: Job) -> None:
         )
 
 
-def _progress(job: Job) -> None:
+def _progress(store: Store, shown: RunView) -> None:
+    with boundary():
+        job = shown.job
+        if job.status is Status.QUEUED:
+            _queued(store, job)
+        else:
+            _bar(job)
+
+
+def _bar(job: Job) -> None:
     progress = job.progress
     ending = job.status in (Status.STOPPING, Status.PAUSING)
     phase = str(job.status) if ending else job.phase or "starting TensorFlow"
@@ -192,13 +229,8 @@ def _curves(shown: RunView) -> None:
     axis: charts.Axis = draft.value("axis") if shown.steps_per_epoch else "epoch"
     thresholds = chosen_thresholds()
     stops = lines(shown.stops(thresholds))
-    left, right = st.columns(2)
-    with left:
-        charts.show(lambda part: shown.loss(axis, stops, part), key="loss_chart")
-    with right:
-        if accuracies:
-            name = draft.value("accuracy")
-            charts.show(lambda part: shown.accuracy(axis, stops, name, part), key="accuracy_chart")
+    accuracy = draft.value("accuracy") if accuracies else None
+    st.fragment(_batches, key="batches")(shown, axis, stops, accuracy)
     # In containers of their own: a row that comes later must not push another to a new place, or the page
     # would shrink for a moment and jump under the viewer's pointer.
     with st.container(key="run_strips"):
@@ -220,16 +252,27 @@ def _curves(shown: RunView) -> None:
             if reliability is not None:
                 charts.show(reliability, key="reliability_chart")
     with st.container(key="run_system"):
-        _system(shown, axis)
+        st.fragment(_machine, key="machine")(shown, axis)
 
 
-def _system(shown: RunView, axis: charts.Axis) -> None:
+def _batches(shown: RunView, axis: charts.Axis, stops: dict[str, int], accuracy: str | None) -> None:
+    with boundary():
+        left, right = st.columns(2)
+        with left:
+            charts.show(partial(shown.loss, axis, stops), key="loss_chart")
+        with right:
+            if accuracy is not None:
+                charts.show(partial(shown.accuracy, axis, stops, accuracy), key="accuracy_chart")
+
+
+def _machine(shown: RunView, axis: charts.Axis) -> None:
     """How busy the machine was, beneath the curves and on their axis."""
-    sampled = shown.sampled
-    if sampled:
-        for column, quantity in zip(st.columns(len(sampled)), sampled, strict=True):
-            with column:
-                charts.show(partial(shown.system, axis, quantity), key=f"system_{quantity}_chart")
+    with boundary():
+        sampled = shown.sampled
+        if sampled:
+            for column, quantity in zip(st.columns(len(sampled)), sampled, strict=True):
+                with column:
+                    charts.show(partial(shown.system, axis, quantity), key=f"system_{quantity}_chart")
 
 
 def _log(shown: RunView) -> None:

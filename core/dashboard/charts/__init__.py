@@ -32,7 +32,6 @@ __all__ = [
     "gap_curve",
     "generalization_loss_curve",
     "gradient_norms",
-    "install_plotly_js",
     "install_scripts",
     "length_histogram",
     "loss_curve",

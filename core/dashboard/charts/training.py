@@ -303,7 +303,7 @@ def annotate(figure: go.Figure, curves: Curves, labels_at: int | None = None) ->
     last = curves.epochs[-1]
     at, end = best * curves.scale, last * curves.scale
     _mark_stops(figure, curves, labels_at)
-    figure.add_vline(x=at, line={"width": 1.5, "dash": "dash", "color": "var(--st-green-color)"})
+    _across(figure, at, at, line={"width": 1.5, "dash": "dash", "color": "var(--st-green-color)"})
     overfit_from = curves.diagnosis.overfit_from
     figure.add_annotation(
         x=at,
@@ -317,9 +317,11 @@ def annotate(figure: go.Figure, curves: Curves, labels_at: int | None = None) ->
         font={"color": "var(--st-green-text-color)", "size": 11},
     )
     if overfit_from:
-        figure.add_vrect(
-            x0=overfit_from * curves.scale,
-            x1=end,
+        _across(
+            figure,
+            overfit_from * curves.scale,
+            end,
+            type="rect",
             line_width=0,
             fillcolor="var(--st-orange-color)",
             opacity=0.1,
@@ -327,11 +329,17 @@ def annotate(figure: go.Figure, curves: Curves, labels_at: int | None = None) ->
         )
 
 
+def _across(figure: go.Figure, begin: float, end: float, **looks: Any) -> None:
+    """A shape from the foot to the top; add_vline and add_vrect take ten times as long (Plotly 7.1)."""
+    looks = {"type": "line", **looks}
+    figure.add_shape(x0=begin, x1=end, y0=0, y1=1, yref="y domain", **looks)
+
+
 def _mark_stops(figure: go.Figure, curves: Curves, labels_at: int | None) -> None:
     """A thin line where criteria would have stopped; those that coincide share it and its label."""
     stops = [(float(epoch * curves.scale), rule) for rule, epoch in curves.stops.items()]
     for at in {at for at, _ in stops}:
-        figure.add_vline(x=at, line={"width": 1, "dash": "dot", "color": "var(--st-text-color)"})
+        _across(figure, at, at, line={"width": 1, "dash": "dot", "color": "var(--st-text-color)"})
     if labels_at is None:
         return
     for at, names in _grouped(stops, 0.6 * _APART * curves.end):
