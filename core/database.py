@@ -102,6 +102,11 @@ _MIGRATIONS = [
     ALTER TABLE jobs ADD COLUMN queued_at REAL NOT NULL DEFAULT 0;
     UPDATE jobs SET queued_at = created_at
     """,
+    """
+    ALTER TABLE jobs ADD COLUMN study TEXT;
+    ALTER TABLE jobs ADD COLUMN scaling TEXT CHECK ((scaling IS NULL) = (study IS NULL));
+    CREATE INDEX jobs_by_study ON jobs (study) WHERE study IS NOT NULL
+    """,
 ]
 
 FILE_NAME = "mirrorboard.sqlite3"

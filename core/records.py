@@ -53,6 +53,15 @@ ACTIVE = (Status.RUNNING, Status.STOPPING, Status.PAUSING)
 """An engine has the job."""
 
 
+class Scaling(StrEnum):
+    """What stays the same in a scaling study while replicas are added."""
+
+    STRONG = "strong"
+    """The global batch size."""
+    WEAK = "weak"
+    """The per-replica batch size."""
+
+
 @dataclass(frozen=True)
 class Job:
     """One row of the job table. Times are seconds since 1970-01-01 UTC."""
@@ -86,6 +95,10 @@ class Job:
     trained_s: float
     """Seconds that a run took before it was last queued again."""
     queued_at: float
+    study: str | None
+    """Id of the scaling study that a run belongs to; the same for all its runs."""
+    scaling: Scaling | None
+    """Kind of that study."""
     pid: int | None
     """Of the engine process, while the job runs."""
 

@@ -32,6 +32,7 @@ from core.records import (
     LogLine,
     Metric,
     Sample,
+    Scaling,
     Status,
 )
 
@@ -77,6 +78,54 @@ class Store(Database):
                 (job_id, kind, Status.QUEUED, _to_json(config), now, now, kind in RUNS),
             )
         return job_id
+
+    def submit_study(self, scaling: Scaling, configs: Iterable[dict[str, Any]]) -> str:
+        """Queues the runs of a scaling study, one after another.
+
+        Args:
+            scaling: Its kind.
+            configs: Of each run, as plain JSON values.
+
+        Returns:
+            The study's id, by which `study` finds its runs again.
+        """
+        study, now = secrets.token_hex(4), time.time()
+        with self.write() as connection:
+            for config in configs:
+                connection.execute(
+                    "INSERT INTO jobs"
+                    " (id, kind, status, config, created_at, queued_at, study, scaling, place)"
+                    f" VALUES (?, ?, ?, ?, ?, ?, ?, ?, {_PLACE})",
+                    (
+                        secrets.token_hex(4),
+                        Kind.TRAIN,
+                        Status.QUEUED,
+                        _to_json(config),
+                        now,
+                        now,
+                        study,
+                        scaling,
+                        True,
+                    ),
+                )
+        return study
+
+    def study(self, study_id: str) -> list[Job]:
+        """The runs of a scaling study that have not been deleted, in the order of their submission."""
+        return self._jobs("WHERE study = ? ORDER BY number", (study_id,))
+
+    def studies(self, *, limit: int) -> list[list[Job]]:
+        """The runs of each scaling study, the newest study first."""
+        jobs = self._jobs(
+            "WHERE study IN (SELECT study FROM jobs WHERE study IS NOT NULL GROUP BY study"
+            " ORDER BY max(number) DESC LIMIT ?) ORDER BY number DESC",
+            (limit,),
+        )
+        found: dict[str, list[Job]] = {}
+        for job in jobs:
+            assert job.study is not None
+            found.setdefault(job.study, []).insert(0, job)
+        return list(found.values())
 
     def add_import(
         self, name: str, config: dict[str, Any], metrics: Iterable[Metric], duration_s: float | None
@@ -512,6 +561,21 @@ class Store(Database):
             ).fetchall()
         return rows
 
+    def executions(self, job: Job) -> list[tuple[int, int, float]]:
+        """The executions of a run's compiled training step, in order.
+
+        Returns:
+            Zero-based epoch, steps in the execution, and when it had ended. The steps of one execution are
+            recorded together, so they share their time.
+        """
+        with self.read() as connection:
+            rows = connection.execute(
+                "SELECT epoch, count(*), at FROM metrics WHERE job = ? AND per = 'step' AND name = 'loss'"
+                " GROUP BY epoch, at ORDER BY min(id)",
+                (job.number,),
+            ).fetchall()
+        return [tuple(row) for row in rows]
+
     def samples(self, job: Job, *, after: int = 0) -> list[Sample]:
         """Values of the machine while a job ran, those with a greater id than `after`."""
         with self.read() as connection:
@@ -652,7 +716,10 @@ def _job(row: sqlite3.Row) -> Job:
     values = dict(row)
     for column in ("config", "result", "error", "progress", "tags", "checkpoint"):
         values[column] = None if values[column] is None else json.loads(values[column])
-    return Job(**{**values, "kind": Kind(values["kind"]), "status": Status(values["status"])})
+    scaling = None if values["scaling"] is None else Scaling(values["scaling"])
+    return Job(
+        **{**values, "kind": Kind(values["kind"]), "status": Status(values["status"]), "scaling": scaling}
+    )
 
 
 def _marks(values: Sequence[Any]) -> str:

@@ -29,6 +29,7 @@ PAGES = {
     "training": "Training",
     "one_step": "Inside one step",
     "runs": "Runs",
+    "scaling": "Scaling",
 }
 WATCH = {"MIRRORBOARD_WATCH": "1"}
 OFFLINE = {"HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
@@ -87,10 +88,7 @@ def test_cold_deep_link(browser: Browser, tmp_path: Path, path: str) -> None:
         heading(page, PAGES[path])
         links = page.get_by_test_id("stSidebar").get_by_test_id("stPageLink")
         expect(links).to_have_text(
-            [
-                re.compile(f"{name}$")
-                for name in ("Start", "Devices", "Data", "Model", "Training", "Inside one step", "Runs")
-            ],
+            [re.compile(f"{name}$") for name in ("Start", *list(PAGES.values())[1:])],
             timeout=20_000,
         )
 
@@ -494,6 +492,40 @@ def test_run_outlives_the_dashboard(browser: Browser, tmp_path: Path) -> None:
         store.request_stop(run_id)
         wait_for(lambda: store.job(run_id).status.is_final, 10, "the run to stop")
         store.close()
+
+
+def test_scaling_study_from_the_button_to_the_verdict(browser: Browser, working: tuple[str, Store]) -> None:
+    """Really trains on one and on two replicas, and really measures the all-reduce between them."""
+    address, store = working
+    with tab(browser) as page:
+        page.goto(
+            f"{address}/scaling?scaling.replicas=%5B1%2C2%5D&training.epochs=2&training.batch_size=512"
+            "&data.dataset=synthetic&data.max_len=40&model.filters.0=8"
+        )
+        heading(page, "Scaling")
+        start = page.get_by_role("button", name="Start 2 runs")
+        expect(start).to_be_enabled(timeout=60_000)
+        start.click()
+        expect(page.get_by_text("0 of 2 runs ended")).to_be_visible(timeout=20_000)
+        (jobs,) = store.studies(limit=2)
+        expect(page).to_have_url(re.compile(f"study={jobs[0].study}"), timeout=20_000)
+        expect(page.get_by_text("2 of 2 runs ended")).to_be_visible(timeout=220_000)
+        expect(
+            page.get_by_text(re.compile("On 2 replicas the training .* ideal would be 2 times"))
+        ).to_be_visible()
+        expect(page.get_by_text("All-reduce takes")).to_be_visible()
+        expect(page.get_by_text("no speed-up is expected")).to_be_visible()
+        page.wait_for_function("document.querySelector('.st-key-study_losses_chart .plot')?._fullLayout")
+        shown = chart(
+            page, "study_losses_chart", "node._fullData.map((trace) => [trace.name, trace.x.length])"
+        )
+        assert shown == [["1 replica", 2], ["2 replicas", 2]]
+        assert chart(page, "speed_up_chart", "[...node._fullData.at(-1).x]") == [1, 2]
+        rows = page.get_by_test_id("stTable").locator("tbody tr")
+        expect(rows).to_have_text([re.compile("completed.*0.0 %"), re.compile("completed.*[0-9] %")])
+        single, mirrored = (job.result or {} for job in store.study(jobs[0].study or ""))
+        assert single["all_reduce"] is None  # it has nothing to reduce
+        assert mirrored["all_reduce"]["steps"] > 0
 
 
 def test_layout_check_runs_in_a_fresh_engine(browser: Browser, working: tuple[str, Store]) -> None:

@@ -42,6 +42,7 @@ PAGES = {
     "pages/training.py": "Training",
     "pages/one_step.py": "Inside one step",
     "pages/runs.py": "Runs",
+    "pages/scaling.py": "Scaling",
 }
 
 # The frame
@@ -52,7 +53,7 @@ def test_empty_store(show: Open, script: str) -> None:
     app = show(script)
     assert app.title[0].value == PAGES[script]
     assert [element.proto.label.split(". ")[-1] for element in app.sidebar.get("page_link")] == [
-        "Start", "Devices", "Data", "Model", "Training", "Inside one step", "Runs"
+        "Start", *list(PAGES.values())[1:]
     ]  # fmt: skip
     prepares = [element.proto.text for element in app.sidebar.get("progress")] == [
         "Preparing Reuters newswires"

@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 
 from core.config import DeviceLayout, RunConfig, parse_config
 from core.errors import ConfigError
-from core.records import Status
+from core.records import Scaling, Status
 
 _ADDRESS = """
 export default function ({ data }) {
@@ -107,6 +107,9 @@ _VIEWS = {
         ("step.batch", 1, int),
         ("compare.along", "epoch", Literal["epoch", "step", "time"]),
         ("compare.baseline", "", str),
+        ("scaling.kind", Scaling.STRONG, Scaling),
+        ("scaling.replicas", [1, 2, 4], list[int]),
+        ("study", "", str),
     )
 }
 """How runs are looked at: widget values that are no settings of a run, but belong in the address as well."""

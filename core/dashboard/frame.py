@@ -59,6 +59,7 @@ STEPS = (
 
 ONE_STEP = Step("Inside one step", "pages/one_step.py", ":material/slow_motion_video:")
 RUNS = Step("Runs", "pages/runs.py", ":material/table_rows:")
+SCALING = Step("Scaling", "pages/scaling.py", ":material/speed:")
 
 LOOKS: dict[Status, tuple[str, str]] = {
     Status.QUEUED: (":material/hourglass_empty:", "gray"),
@@ -187,6 +188,7 @@ def _links() -> None:
         link(step, f"{number}. {step.name}")
     link(ONE_STEP, ONE_STEP.name)
     link(RUNS, RUNS.name)
+    link(SCALING, SCALING.name)
     st.divider()
 
 

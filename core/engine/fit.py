@@ -7,6 +7,7 @@ over several.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import tensorflow as tf
 
 from core import corpus as corpora
 from core.config import RunConfig
-from core.engine import datasets, layout, models
+from core.engine import all_reduce, datasets, layout, models
 from core.engine.callbacks import Outbox, Reporter
 from core.engine.checkpoints import Checkpointer, Checkpoints, State, restore
 from core.engine.pipeline import Batches, batches
@@ -33,6 +34,7 @@ def train(
     *,
     checkpoints: Checkpoints,
     start: State | None,
+    price_all_reduce: bool = False,
 ) -> dict[str, Any]:
     """Runs a training from devices to the last epoch.
 
@@ -43,6 +45,7 @@ def train(
         stop: Ends the fit after the present step.
         checkpoints: Where the run's state goes after every epoch.
         start: Where to go on from; None begins with the first epoch.
+        price_all_reduce: Measure afterwards what the all-reduce costs, see `core.engine.all_reduce`.
 
     Returns:
         The run's result: model, steps, devices, engine settings.
@@ -132,6 +135,11 @@ def train(
             "best_epoch": early.best_epoch + 1,
             "restored_best": config.training.restore_best,
         }
+    if price_all_reduce:
+        outbox.phase = "measuring the all-reduce"
+        passes = math.ceil(all_reduce.MOST_EXECUTIONS * execution.steps_per_execution / training.steps)
+        again = _batches(config, corpus, "train", strategy, shuffle_seed=config.training.seed, passes=passes)
+        result["all_reduce"] = all_reduce.measure(model, again, stop)
     return result
 
 
@@ -140,7 +148,9 @@ def _batches(
     corpus: corpora.Corpus,
     split: corpora.Split,
     strategy: tf.distribute.Strategy,
+    *,
     shuffle_seed: int | None = None,
+    passes: int = 1,
 ) -> Batches:
     return batches(
         corpus.padded(split, config.data.max_len),
@@ -148,6 +158,7 @@ def _batches(
         config.global_batch_size,
         strategy=strategy,
         shuffle_seed=shuffle_seed,
+        passes=passes,
     )
 
 

@@ -52,6 +52,7 @@ def batches(
     *,
     strategy: tf.distribute.Strategy,
     shuffle_seed: int | None = None,
+    passes: int = 1,
 ) -> Batches:
     """Cuts rows into whole batches, and those into shards.
 
@@ -61,6 +62,7 @@ def batches(
         batch_size: Rows in a global batch, a multiple of the replicas.
         strategy: Whose replicas share the batches.
         shuffle_seed: Gives each epoch an order of its own; None keeps the rows' order.
+        passes: How often one iteration goes through the rows, in the same order each time.
     """
     examples, max_len = sequences.shape
     steps = math.ceil(examples / batch_size)
@@ -88,10 +90,10 @@ def batches(
         options = tf.data.Options()
         options.autotune.enabled = False  # nothing to tune, and see the module's third point
         return (
-            tf.data.Dataset.range(1)
+            tf.data.Dataset.range(passes)
             .flat_map(order)
             .map(take, num_parallel_calls=1, deterministic=True)
-            .apply(tf.data.experimental.assert_cardinality(steps))
+            .apply(tf.data.experimental.assert_cardinality(steps * passes))
             .prefetch(_PREFETCH)
             .with_options(options)
         )

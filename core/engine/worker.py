@@ -278,7 +278,15 @@ class Worker:
                 "validation_steps": known["validation_steps"],
                 **dict.fromkeys(("step_ms", "examples_per_s", "remaining_s")),
             }
-        return train(config, self._store.home, outbox, self._stop, checkpoints=checkpoints, start=start)
+        return train(
+            config,
+            self._store.home,
+            outbox,
+            self._stop,
+            checkpoints=checkpoints,
+            start=start,
+            price_all_reduce=job.study is not None,
+        )
 
 
 def insist(write: Callable[[], _Result]) -> _Result:

@@ -5,6 +5,7 @@ from core.dashboard.charts.comparison import Along, Overlaid, overlaid_losses
 from core.dashboard.charts.component import WHOLE, Part, chart, install_scripts, show
 from core.dashboard.charts.datasets import class_distribution, length_histogram
 from core.dashboard.charts.one_step import gradient_norms, timeline
+from core.dashboard.charts.scaling import efficiency_curve, speed_up_curve, step_bars
 from core.dashboard.charts.series import Series
 from core.dashboard.charts.system import Quantity, system_curve
 from core.dashboard.charts.training import (
@@ -29,6 +30,7 @@ __all__ = [
     "calibration_error_curve",
     "chart",
     "class_distribution",
+    "efficiency_curve",
     "gap_curve",
     "generalization_loss_curve",
     "gradient_norms",
@@ -38,6 +40,8 @@ __all__ = [
     "overlaid_losses",
     "reliability_diagram",
     "show",
+    "speed_up_curve",
+    "step_bars",
     "system_curve",
     "timeline",
 ]

@@ -46,13 +46,19 @@ class Overlaid:
     epochs: NDArray[np.int32]
 
 
-def overlaid_losses(runs: Sequence[Overlaid], along: Along, part: Part = WHOLE) -> bytes:
+def overlaid_losses(
+    runs: Sequence[Overlaid],
+    along: Along,
+    part: Part = WHOLE,
+    title: str = "Validation loss of the chosen runs",
+) -> bytes:
     """Validation loss of several runs.
 
     Args:
         runs: What to draw.
         along: What the x axis counts.
         part: What of the chart is looked at.
+        title: Of the chart.
     """
     figure = go.Figure()
     lowest = []
@@ -80,7 +86,7 @@ def overlaid_losses(runs: Sequence[Overlaid], along: Along, part: Part = WHOLE) 
     figure.update_layout(height=400, uirevision=along, legend_uirevision="runs", showlegend=True)
     return chart(
         figure,
-        "Validation loss of the chosen runs",
+        title,
         f"Lowest: {', '.join(lowest) or 'none'}.",
         file="validation-loss-of-runs",
         thinned=any(is_thinned(len(run.x)) for run in runs),

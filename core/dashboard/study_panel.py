@@ -1,0 +1,200 @@
+"""A scaling study on the page: its verdict, charts and table, while its runs go on and afterwards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import streamlit as st
+
+from core import report
+from core.analysis.criteria import epoch_numbers, series
+from core.analysis.scaling import Analysis, Timed, analyse, verdict
+from core.config import RunConfig, parse_config
+from core.dashboard import charts, draft, units
+from core.dashboard.frame import RUNS, badge, boundary, plain, problem, run_share
+from core.dashboard.run_panel import summary
+from core.records import Job, Scaling, Status
+from core.store import Store
+from core.study import report as study_report
+from core.study import shares_devices, stop, timed
+
+_KINDS = {Scaling.STRONG: "Strong scaling", Scaling.WEAK: "Weak scaling"}
+_LAWS = {
+    Scaling.STRONG: "Amdahl's law: speed-up = 1 / (s + (1 − s) / n), with the serial fraction s fitted.",
+    Scaling.WEAK: "Gustafson's law: speed-up = s + (1 − s) n, with the serial fraction s fitted.",
+}
+
+
+@dataclass(frozen=True)
+class _Run:
+    job: Job
+    config: RunConfig
+    timed: Timed | None
+    history: list[dict[str, Any]]
+
+    @property
+    def replicas(self) -> int:
+        return self.config.layout.replicas
+
+
+def study_panel(store: Store, study: str, *, live: bool) -> None:
+    """Everything of a study that changes while its runs go on.
+
+    Args:
+        store: Where they are.
+        study: The study's id.
+        live: Whether the page was drawn while a run was to come; it is drawn anew when all have ended.
+    """
+    with boundary():
+        jobs = store.study(study)
+        if not jobs:
+            problem(f"There is no study {study!r}.", "Choose one of the studies above, or start a new one.")
+            return
+        if live and all(job.status.is_final for job in jobs):
+            st.rerun()
+        runs = sorted((_run(store, job) for job in jobs), key=lambda run: run.replicas)
+        scaling = jobs[0].scaling
+        assert scaling is not None
+        analysis = analyse(scaling, {run.replicas: run.timed for run in runs})
+        _head(store, study, scaling, jobs)
+        # Containers with fixed keys, empty or not, keep the charts in their place on the page.
+        with st.container(key="study_progress"):
+            _progress(jobs)
+        with st.container(key="study_verdict"):
+            _verdict(analysis, jobs)
+        with st.container(key="study_charts"):
+            _charts(analysis, study, runs)
+        with st.container(key="study_table"):
+            _table(analysis, runs)
+            st.download_button(
+                "Save as JSON",
+                # Made when somebody clicks, not whenever the page is drawn.
+                lambda: json.dumps(study_report(store, study), allow_nan=False, indent=2),
+                f"study-{study}.json",
+                key="save_study",
+                icon=":material/download:",
+                on_click="ignore",
+            )
+        st.caption(
+            f"The same in all: {plain(summary(runs[0].config).split(';')[0])};"
+            f" {runs[0].config.model.optimizer.capitalize()},"
+            f" {units.plural(runs[0].config.training.epochs, 'epoch')}, seed"
+            f" {runs[0].config.training.seed}. {_LAWS[scaling]} Medians leave out the first epoch, which"
+            " holds TensorFlow's tracing. One replica trains without a strategy."
+        )
+
+
+def _run(store: Store, job: Job) -> _Run:
+    measured, history = _measured(
+        store.home, job.id, store.epochs_done(job), job.status, job.rewinds, _store=store, _job=job
+    )
+    return _Run(job, parse_config(job.config), measured, history)
+
+
+@st.cache_data(show_spinner=False, max_entries=256)
+def _measured(
+    home: Path,  # noqa: ARG001 - part of the key, as the next four
+    run_id: str,  # noqa: ARG001
+    epochs: int,  # noqa: ARG001
+    status: Status,  # noqa: ARG001
+    rewinds: int,  # noqa: ARG001
+    *,
+    _store: Store,
+    _job: Job,
+) -> tuple[Timed | None, list[dict[str, Any]]]:
+    """Read once for everybody, and again when an epoch or the run has ended."""
+    return timed(_store, _job), report.history(_store, _job)
+
+
+def _head(store: Store, study: str, scaling: Scaling, jobs: Sequence[Job]) -> None:
+    done = sum(job.status.is_final for job in jobs)
+    with st.container(horizontal=True, vertical_alignment="center", key="study_head"):
+        st.markdown(
+            f"**{_KINDS[scaling]}, study {plain(study)}**: {done} of {units.plural(len(jobs), 'run')} ended"
+        )
+        if done < len(jobs):
+            stopping = not any(job.status in (Status.QUEUED, Status.RUNNING) for job in jobs)
+            st.button(
+                "Stopping…" if stopping else "Stop all",
+                key="stop_study",
+                icon=":material/stop:",
+                disabled=stopping,
+                on_click=stop,
+                args=(store, study),
+            )
+        if st.button("Compare on the page Runs", key="compare_study", icon=RUNS.icon, type="tertiary"):
+            st.session_state["runs"] = [job.id for job in jobs]
+            st.switch_page(RUNS.script, query_params=draft.address())
+
+
+def _progress(jobs: Sequence[Job]) -> None:
+    for job in jobs:
+        if job.status in (Status.RUNNING, Status.STOPPING):
+            replicas = units.plural(parse_config(job.config).layout.replicas, "replica")
+            st.progress(run_share(job), f"{replicas}: {plain(job.phase or 'starting TensorFlow')}")
+        elif job.error is not None:
+            replicas = units.plural(parse_config(job.config).layout.replicas, "replica")
+            problem(f"{replicas}: {job.error['message']}", job.error["hint"])
+
+
+def _verdict(analysis: Analysis, jobs: Sequence[Job]) -> None:
+    st.info(plain(verdict(analysis)), icon=":material/insights:")
+    if shares_devices(jobs):
+        st.warning(
+            "The replicas are logical devices of one physical device: no speed-up is expected; what you see"
+            " is the cost of synchronising.",
+            icon=":material/call_split:",
+        )
+
+
+def _charts(analysis: Analysis, study: str, runs: Sequence[_Run]) -> None:
+    left, right = st.columns(2)
+    with left:
+        charts.show(charts.speed_up_curve(analysis, study), key="speed_up_chart")
+    with right:
+        charts.show(charts.efficiency_curve(analysis, study), key="efficiency_chart")
+    left, right = st.columns(2)
+    with left:
+        charts.show(charts.step_bars(analysis, study), key="step_chart")
+    title = "Validation loss on each number of replicas"
+    curves = [_curve(place, run) for place, run in enumerate(runs, start=1)]
+    with right:
+        charts.show(
+            lambda part: charts.overlaid_losses(curves, "epoch", part, title), key="study_losses_chart"
+        )
+
+
+def _curve(place: int, run: _Run) -> charts.Overlaid:
+    epochs = np.array(epoch_numbers(run.history), np.int32)
+    losses = np.array(
+        [np.nan if loss is None else loss for loss in series(run.history, "val_loss")], np.float64
+    )
+    return charts.Overlaid(
+        units.plural(run.replicas, "replica"), place, epochs.astype(np.float64), losses, epochs
+    )
+
+
+def _table(analysis: Analysis, runs: Sequence[_Run]) -> None:
+    st.table([_row(analysis, run) for run in runs], hide_index=True, border="horizontal")
+
+
+def _row(analysis: Analysis, run: _Run) -> dict[str, str]:
+    measured, scaled = analysis.timed.get(run.replicas), analysis.scaled.get(run.replicas)
+    losses = [loss for loss in series(run.history, "val_loss") if loss is not None]
+    return {
+        "Replicas": f"{run.replicas}",
+        "Run": f"{plain(run.job.title)} {badge(run.job.status)}",
+        "Global batch": f"{run.config.global_batch_size:,} = {run.replicas} ×"
+        f" {run.config.per_replica_batch_size:,}",
+        "Median step": "–" if measured is None else f"{measured.step_s * 1e3:,.1f}\N{NO-BREAK SPACE}ms",
+        "Examples/s": "–" if measured is None else f"{measured.examples_per_s:,.0f}",
+        "Speed-up": "–" if scaled is None else f"{scaled.speed_up:.2f} of {scaled.ideal:g}",
+        "Efficiency": units.percent(None if scaled is None else scaled.efficiency, 0),
+        "All-reduce": units.percent(None if measured is None else measured.price),
+        "Best validation loss": units.number(min(losses, default=None)),
+    }

@@ -1,0 +1,184 @@
+"""Scaling: the same training on 1, 2, 4 … replicas, and what the added ones bring."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from core.config import Dataset, RunConfig, parse_config
+from core.dashboard import draft, forms, units
+from core.dashboard.frame import STEPS, link, page, problem, rerun_when_done
+from core.dashboard.run_panel import summary
+from core.dashboard.server import load_corpus, machine, missing_device, readiness
+from core.dashboard.study_panel import study_panel
+from core.errors import ConfigError
+from core.records import Job, Scaling
+from core.store import Store
+from core.study import configs, possible_replicas
+
+_REFRESH_S = 1.0
+_LATEST = 50
+_FEWEST_EPOCHS = 2
+# In an epoch: the engine may run eight steps in one call, and it takes two calls to time one.
+_FEWEST_STEPS = 16
+_KEPT = {Scaling.STRONG: "Strong: same global batch", Scaling.WEAK: "Weak: same per-replica batch"}
+_BATCHES = {Scaling.STRONG: "Global batch size", Scaling.WEAK: "Per-replica batch size"}
+
+
+def _form(options: list[int], error: ConfigError | None) -> None:
+    st.segmented_control(
+        "Scaling",
+        list(_KEPT),
+        format_func=_KEPT.__getitem__,
+        key="scaling.kind",
+        required=True,
+        help="Strong scaling asks how much faster the same work is done, weak scaling how much more work is"
+        " done in the same time.",
+        persist_state="session",
+    )
+    st.pills(
+        "Replicas",
+        options,
+        selection_mode="multi",
+        key="scaling.replicas",
+        help="One run on each number, one after another.",
+        persist_state="session",
+    )
+    draft.problem_at(error, "scaling.replicas")
+    one, two, three = st.columns(3)
+    with one:
+        forms.number(
+            "training.epochs", "Epochs", error, help="The first is not timed: it holds TensorFlow's tracing."
+        )
+    with two:
+        forms.number("training.batch_size", _BATCHES[draft.value("scaling.kind")], error)
+    with three:
+        forms.number("training.seed", "Seed", error, help="The same for all runs.")
+
+
+def _planned(store: Store, dataset: Dataset) -> list[RunConfig]:
+    """The runs of the study as it stands.
+
+    Raises:
+        ConfigError: It cannot work.
+    """
+    config = draft.config(data={"dataset": dataset})
+    planned = configs(config, draft.value("scaling.kind"), draft.value("scaling.replicas"))
+    found = machine(store)
+    for run in planned:
+        missing = missing_device(found, run.layout)
+        if missing is not None:
+            raise missing
+    if config.training.epochs < _FEWEST_EPOCHS:
+        raise ConfigError(
+            "One epoch is not enough: the first one is not timed.", "Train two or more.", "training.epochs"
+        )
+    return planned
+
+
+def _notes(store: Store, planned: list[RunConfig], dataset: Dataset, *, is_ready: bool) -> None:
+    """What the runs have in common, and what is not quite as it was asked for."""
+    st.caption(f"The last of {units.plural(len(planned), 'run')}: {summary(planned[-1])}.")
+    rounded = [run for run in planned if run.global_batch_size != run.training.batch_size]
+    for run in rounded:
+        st.info(
+            f"{run.layout.replicas} replicas cannot share {run.training.batch_size:,} rows evenly; that run"
+            f" has a global batch of {run.global_batch_size:,}.",
+            icon=":material/info:",
+        )
+    if not is_ready:
+        st.caption("The newswires are being prepared. It takes some seconds, once.")
+        return
+    steps = planned[-1].steps(len(load_corpus(store, dataset).rows("train")))
+    if steps < _FEWEST_STEPS:
+        st.warning(
+            f"With a global batch of {planned[-1].global_batch_size:,} an epoch has"
+            f" {units.plural(steps, 'step')}, too few to be timed well. Choose a smaller batch.",
+            icon=":material/timer_off:",
+        )
+
+
+def _new_study(store: Store) -> None:
+    """The form, and the one button that queues all runs."""
+    wanted: Dataset = draft.value("data.dataset")
+    state = readiness(store, wanted)
+    name = state.use(wanted)
+    is_ready = name in state.is_ready
+    error: ConfigError | None = None
+    options: list[int] = []
+    planned: list[RunConfig] = []
+    try:
+        options = possible_replicas(draft.layout())
+        st.session_state["scaling.replicas"] = [n for n in draft.value("scaling.replicas") if n in options]
+        planned = _planned(store, name)
+    except ConfigError as refused:
+        error = refused
+    _form(options, error)
+    if error is not None and not error.field.startswith(("training.", "scaling.")):
+        problem(error.message, error.hint)
+        step = {"layout": STEPS[0], "data": STEPS[1], "model": STEPS[2]}.get(error.field.split(".")[0])
+        if step is not None:
+            link(step, f"Change it on the page {step.name}")
+    if planned:
+        _notes(store, planned, name, is_ready=is_ready)
+    if state.preparing is not None:
+        rerun_when_done(store, state.preparing, every_s=0.5)
+    if st.button(
+        f"Start {units.plural(len(planned), 'run')}" if planned else "Start",
+        key="start_study",
+        type="primary",
+        icon=":material/play_arrow:",
+        disabled=not planned or not is_ready,
+    ):
+        st.session_state["study"] = store.submit_study(
+            draft.value("scaling.kind"), [run.model_dump(mode="json") for run in planned]
+        )
+        st.rerun()
+
+
+def _name(jobs: list[Job]) -> str:
+    replicas = ", ".join(f"{parse_config(job.config).layout.replicas}" for job in jobs)
+    when = units.moment(jobs[0].created_at)
+    return f"{jobs[0].study}: {jobs[0].scaling} scaling, replicas {replicas}, {when}"
+
+
+def _chooser(studies: list[list[Job]]) -> None:
+    names = {jobs[0].study: _name(jobs) for jobs in studies}
+    chosen = draft.value("study")
+    st.session_state["study_chooser"] = chosen if chosen in names else None
+
+    def choose() -> None:
+        # The browser answers with the words it shows (Streamlit 1.67); when a run has been deleted since,
+        # they are no study's any more, and Streamlit takes them for a new choice.
+        if st.session_state["study_chooser"] in names:
+            st.session_state["study"] = st.session_state["study_chooser"]
+
+    st.selectbox(
+        "Study",
+        list(names),
+        format_func=lambda study: names.get(study, study),
+        key="study_chooser",
+        on_change=choose,
+        index=None,
+        placeholder="Choose a study",
+    )
+
+
+with page(
+    "Scaling", "The same training on more and more replicas: what they gain, and what synchronising costs."
+) as store:
+    studies = store.studies(limit=_LATEST)
+    if not draft.value("study") and studies:
+        st.session_state["study"] = studies[0][0].study
+    chosen = draft.value("study")
+    with st.expander("New study", icon=":material/add_circle:", expanded=not chosen):
+        _new_study(store)
+    if studies:
+        _chooser(studies)
+    if chosen:
+        live = any(not job.status.is_final for job in store.study(chosen))
+        st.fragment(study_panel, run_every=_REFRESH_S if live else None)(store, chosen, live=live)
+    else:
+        st.info(
+            "No study has been started yet. Start one above; speed-up and efficiency appear here.",
+            icon=":material/speed:",
+        )
