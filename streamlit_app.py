@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pandas as pd
 import streamlit as st
 
-from core import report
-from core.analysis.overfitting import diagnose
-from core.config import DATASET_NAMES, RunConfig
-from core.corpus import CLASSES
+from core.config import DATASET_NAMES, RunConfig, parse_config
 from core.dashboard import draft, units
-from core.dashboard.frame import LOOKS, STEPS, link, page, plain, problem, rerun_when_done, reuters_missing
+from core.dashboard.frame import (
+    LOOKS,
+    STEPS,
+    boundary,
+    link,
+    page,
+    plain,
+    problem,
+    rerun_when_done,
+    reuters_missing,
+)
 from core.dashboard.server import Readiness, machine, readiness
-from core.records import Job, Kind
+from core.records import ACTIVE, Job, Kind, Status
 from core.store import Store
 
 _RECENT = 8
+_REFRESH_S = 1.0
 _TEACHES = {
     "Devices": "A physical device can be split into logical ones; a strategy puts a replica on each.",
     "Data": "Words become ids, ids become batches, and each batch is cut into shards.",
@@ -50,10 +61,12 @@ def _states(store: Store, found: Job | None, data: Readiness) -> dict[str, str]:
         "Devices": f"{done} {chosen} chosen" if found and found.result else f"{pending} Looking for devices",
         "Data": f"{done} {ready}" if name in data.is_ready else f"{pending} Being prepared",
         "Model": f"{done} {filters} filters, {draft.value('model.optimizer').capitalize()}",
-        "Training": f"{LOOKS[runs[0].status][0]} Last run {runs[0].status}"
-        if runs
-        else f"{pending} No run yet",
+        "Training": f"{LOOKS[runs[0].status][0]} {_last(runs[0])}" if runs else f"{pending} No run yet",
     }
+
+
+def _last(run: Job) -> str:
+    return f"Last run {run.status}" if run.status.is_final else f"A run is {run.status}"
 
 
 def _cards(states: dict[str, str]) -> None:
@@ -87,43 +100,54 @@ def _lesson(store: Store, data: Readiness) -> None:
         st.switch_page(STEPS[-1].script, query_params=draft.address())
 
 
+def _row(store: Store, job: Job, best: tuple[int, float] | None) -> dict[str, Any]:
+    """A run in the table of recent ones.
+
+    Args:
+        store: Where it is.
+        job: The run.
+        best: Zero-based epoch and value of its lowest validation loss.
+    """
+    config = parse_config(job.config)
+    return {
+        "Run": job.title,
+        "Status": str(job.status),
+        "Dataset": DATASET_NAMES[config.data.dataset].capitalize(),
+        "Replicas": config.layout.replicas,
+        "Epochs": f"{store.epochs_done(job)} of {config.training.epochs:,}",
+        "Best epoch": best[0] + 1 if best else None,
+        "Lowest validation loss": best[1] if best else None,
+        "Started": units.moment(job.created_at),
+        "Took": units.duration(job.duration_s),
+    }
+
+
 def _recent(store: Store) -> None:
-    st.subheader("Recent runs", anchor=False)
-    runs = store.jobs(kinds=[Kind.TRAIN], limit=_RECENT)
-    if not runs:
-        st.info("Runs appear here. They are kept when the browser is closed.", icon=":material/history:")
-        return
-    rows = []
-    for job in runs:
-        config = RunConfig.model_validate(job.config)
-        history = report.history(store, job)
-        diagnosis = diagnose(history, num_classes=CLASSES)
-        rows.append(
-            {
-                "Run": job.id,
-                "Status": str(job.status),
-                "Dataset": DATASET_NAMES[config.data.dataset].capitalize(),
-                "Replicas": config.layout.replicas,
-                "Epochs": f"{len(history)} of {config.training.epochs}",
-                "Best epoch": diagnosis.best_epoch,
-                "Lowest validation loss": diagnosis.best_val_loss,
-                "Started": units.moment(job.created_at),
-                "Took": units.duration(job.duration_s),
-            }
+    """The last runs; while one goes on, drawn anew by itself."""
+    with boundary():
+        runs = store.jobs(kinds=[Kind.TRAIN], limit=_RECENT)
+        if not runs:
+            st.info("Runs appear here. They are kept when the browser is closed.", icon=":material/history:")
+            return
+        best = store.best_epochs()
+        # Streamlit keeps a selection by position: another list of runs must be another table.
+        event = st.dataframe(
+            pd.DataFrame([_row(store, job, best.get(job.number)) for job in runs]),
+            hide_index=True,
+            key=f"recent_{'_'.join(job.id for job in runs)}",
+            on_select="rerun",
+            selection_mode="single-cell",
+            placeholder="–",
+            column_config={
+                "Run": st.column_config.TextColumn(pinned=True),
+                "Lowest validation loss": st.column_config.NumberColumn(format="%.3f"),
+            },
         )
-    event = st.dataframe(
-        rows,
-        hide_index=True,
-        key="recent",
-        on_select="rerun",
-        selection_mode="single-cell",
-        column_config={"Lowest validation loss": st.column_config.NumberColumn(format="%.3f")},
-    )
-    cells = event.selection.cells
-    if cells:
-        draft.choose_run(runs[cells[0][0]].id)
-        st.switch_page(STEPS[-1].script, query_params=draft.address())
-    st.caption("Choose a row to open its run.")
+        cells = event.selection.cells
+        if cells:
+            draft.choose_run(runs[cells[0][0]].id)
+            st.switch_page(STEPS[-1].script, query_params=draft.address())
+        st.caption("Choose a row to open its run.")
 
 
 with page(
@@ -139,7 +163,11 @@ with page(
     st.caption(f":material/computer: {plain(_machine_line(found))}")
     if found is not None and found.error is not None:
         problem(found.error["message"], found.error["hint"])
-    _recent(store)
+    st.subheader("Recent runs", anchor=False)
+    goes_on = bool(store.jobs(kinds=[Kind.TRAIN], statuses=[Status.QUEUED, *ACTIVE], limit=1))
+    with st.container(key="recent"):
+        # What begins or ends makes the sidebar's status draw the whole page anew.
+        st.fragment(_recent, run_every=_REFRESH_S if goes_on else None)(store)
     for job in (found, data.preparing):
         if job is not None:
             rerun_when_done(store, job)

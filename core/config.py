@@ -37,6 +37,9 @@ MAX_THREADS = 256
 MAX_LOGICAL_DEVICES = 8
 """Into how many logical devices one physical device may be split."""
 
+MODEL_LIMITS = {"filters": 1_024, "kernels": 100}
+"""Most filters of a convolution, and most words that it looks at."""
+
 DEFAULT_LEARNING_RATE: dict[Optimizer, float] = {"nadam": 0.001, "adam": 0.001, "sgd": 0.01}
 """What Keras 3.15 uses when no learning rate is given (``keras.optimizers``)."""
 
@@ -155,7 +158,8 @@ class ModelConfig(_Frozen):
 
     @model_validator(mode="after")
     def _in_range(self) -> Self:
-        for name, values, most in (("filters", self.filters, 1_024), ("kernels", self.kernels, 100)):
+        for name, values in (("filters", self.filters), ("kernels", self.kernels)):
+            most = MODEL_LIMITS[name]
             for value in values:
                 if not 1 <= value <= most:
                     raise ConfigError(

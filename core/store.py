@@ -35,6 +35,7 @@ from core.records import (
     Scaling,
     Status,
 )
+from core.words import shown
 
 _FROM: dict[Status, tuple[Status, ...]] = {
     Status.RUNNING: (Status.QUEUED,),
@@ -222,10 +223,11 @@ class Store(Database):
         Raises:
             RunNotFound: There is none.
         """
-        jobs = self._jobs("WHERE jobs.id = ?", (job_id,))
+        # SQLite takes no lone surrogates, as a shell may pass them.
+        jobs = self._jobs("WHERE jobs.id = ?", (job_id,)) if job_id.isascii() else []
         if not jobs:
             raise RunNotFound(
-                f"There is no run {job_id!r} in {self.path}.",
+                f"There is no run {shown(job_id)} in {self.path}.",
                 "List the runs with `python -m core runs`, or on the page Training.",
             )
         return jobs[0]

@@ -229,8 +229,6 @@ with page(
     name = state.use(wanted)
     if wanted == "reuters":
         reuters_missing(store, state)
-    else:
-        st.info(_SYNTHETIC, icon=":material/info:")
     if name not in state.is_ready:
         _preparing(store, state, name)
     else:
@@ -241,6 +239,8 @@ with page(
             config = draft.config(data={"dataset": name})
         except ConfigError as refused:
             error = refused
+        if corpus.is_synthetic:
+            st.info(_SYNTHETIC, icon=":material/info:")
         _facts(corpus)
         _classes(store, corpus)
         _lengths(store, corpus, error)

@@ -119,12 +119,16 @@ def _choose(strategy: str) -> None:
     st.session_state["layout.strategy"] = strategy
 
 
+def _indices(devices: list[dict[str, Any]]) -> range:
+    """What can be chosen among the physical devices of the kind; the first even where there is none."""
+    return range(max(1, sum(device["type"] == draft.value("layout.device_type") for device in devices)))
+
+
 def _form(devices: list[dict[str, Any]], error: ConfigError | None) -> None:
     forms.choice("layout.device_type", "Physical devices", {"CPU": "CPU", "GPU": "GPU"}, error)
     kind = draft.value("layout.device_type")
-    count = sum(device["type"] == kind for device in devices)
     forms.several(
-        "layout.visible_devices", "Visible to the run", range(max(count, 1)), lambda i: f"{kind}:{i}", error
+        "layout.visible_devices", "Visible to the run", _indices(devices), lambda i: f"{kind}:{i}", error
     )
     forms.slider(
         "layout.logical_devices",
@@ -259,6 +263,8 @@ with page(
     devices = _machine(store, found)
     for job in store.jobs(kinds=[Kind.INSPECT], limit=1):
         rerun_when_done(store, job)
+    if devices:
+        forms.keep("layout.visible_devices", _indices(devices))
     error: ConfigError | None = None
     layout = None
     try:

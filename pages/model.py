@@ -9,7 +9,7 @@ import streamlit as st
 from core.config import RunConfig
 from core.dashboard import draft, drawings, forms, units
 from core.dashboard.frame import page, problem, rerun_when_done
-from core.dashboard.server import latest_answer, soon
+from core.dashboard.server import latest_answer, machine, soon, too_large
 from core.errors import ConfigError
 from core.records import Job, Kind, Status
 from core.store import Store
@@ -175,9 +175,11 @@ def _compiled(result: dict[str, Any], config: RunConfig) -> None:
 
 with page("Model", "An embedding, two convolutions with pooling, and a softmax over the classes.") as store:
     error: ConfigError | None = None
-    job = None
+    job = warning = None
     try:
-        job = _described(store, draft.config())
+        config = draft.config()
+        warning = too_large(machine(store), config)
+        job = _described(store, config)
     except ConfigError as refused:
         error = refused
     if job is not None and job.result is not None:
@@ -191,6 +193,8 @@ with page("Model", "An embedding, two convolutions with pooling, and a softmax o
         st.caption(f"The input has {words}, set on the page Data.")
     with right:
         st.subheader("What Keras makes of it", anchor=False)
+        if warning:
+            st.warning(warning, icon=":material/memory_alt:")
         if error is not None and error.field.split(".")[0] in ("layout", "training"):
             problem(error.message, error.hint)
         elif error is not None:

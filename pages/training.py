@@ -6,16 +6,17 @@ import streamlit as st
 
 from core.config import DATASET_NAMES, DEFAULT_LEARNING_RATE, Dataset, RunConfig, parse_config
 from core.dashboard import draft, forms, units
-from core.dashboard.frame import STEPS, link, page, problem, rerun_when_done
+from core.dashboard.frame import STEPS, link, page, problem, rerun_when_done, reuters_missing
 from core.dashboard.live import view
 from core.dashboard.pulse import follow
 from core.dashboard.run_panel import PANEL, Drawn, about, live_panel, news, summary
-from core.dashboard.server import machine, missing_device, readiness
+from core.dashboard.server import machine, missing_device, readiness, too_large
 from core.errors import ConfigError, RunNotFound
 from core.records import RUNS, Job, Kind
 from core.store import Store
 
 _MONITORS = {"val_loss": "Validation loss", "val_sparse_categorical_accuracy": "Validation accuracy"}
+_NAME = 24  # characters of a run's name in the list
 
 
 def _form(error: ConfigError | None) -> None:
@@ -158,11 +159,16 @@ def _new_run(store: Store) -> None:
     if config is not None:
         _batch(config)
         st.caption(f"On {summary(config)}.")
+        warning = too_large(machine(store), config)
+        if warning:
+            st.warning(warning, icon=":material/memory_alt:")
     if error is not None and not error.field.startswith(("training.", "execution.")):
         problem(error.message, error.hint)
         step = {"layout": STEPS[0], "data": STEPS[1], "model": STEPS[2]}.get(error.field.split(".")[0])
         if step is not None:
             link(step, f"Change it on the page {step.name}")
+    if wanted == "reuters":
+        reuters_missing(store, state)
     if name not in state.is_ready:
         st.caption("The newswires are being prepared. It takes some seconds, once.")
     if state.preparing is not None:
@@ -180,12 +186,15 @@ def _new_run(store: Store) -> None:
 
 
 def _name(job: Job) -> str:
-    name = f"{job.name} ({job.id})" if job.name else job.id
+    """What distinguishes a run comes first: a phone shows some 40 characters of it."""
+    short = job.name if len(job.name) <= _NAME else f"{job.name[: _NAME - 1].rstrip()}…"
+    begun = f"{short or job.id}, {units.moment(job.created_at)}"
+    ident = f" ({job.id})" if job.name else ""
     if job.kind is Kind.IMPORT:
-        return f"{name}, imported {units.moment(job.created_at)}"
+        return f"{begun}: imported{ident}"
     config = parse_config(job.config)
     where = units.plural(config.layout.replicas, "replica")
-    return f"{name}: {DATASET_NAMES[config.data.dataset]}, {where}, {units.moment(job.created_at)}"
+    return f"{begun}: {DATASET_NAMES[config.data.dataset]}, {where}{ident}"
 
 
 def _chooser(runs: list[Job]) -> None:

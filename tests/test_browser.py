@@ -13,11 +13,12 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from core.config import RunConfig
+from core.errors import DownloadFailed
 from core.records import Kind, Metric, Status
 from core.store import Store
 from tests.browser_app import CHROMIUM, PHONE, chromium, dashboard, heading, settled, tab
 from tests.conftest import LONG, wait_for
-from tests.recorded import finished_run, prepared, running_run
+from tests.recorded import MACHINE, answered, claimed, finished_run, prepared, running_run
 
 pytestmark = pytest.mark.skipif(not shutil.which(CHROMIUM), reason=f"needs {CHROMIUM}")
 
@@ -173,6 +174,95 @@ def test_recent_run_opens_from_start(browser: Browser, recorded: tuple[str, Stor
         page.mouse.click(box["x"] + 60, box["y"] + 52)
         heading(page, "Training")
         expect(page).to_have_url(re.compile(f"run={newest.id}"))
+
+
+def test_recent_runs_follow_a_run_without_flicker_and_open_at_a_click(
+    browser: Browser, tmp_path: Path
+) -> None:
+    store = Store(tmp_path / "home")
+    done = finished_run(store)
+    job = running_run(store, epochs=2)
+    with dashboard(store.home, **WATCH) as address, tab(browser) as page:
+        page.goto(address)
+        grid = page.locator(".st-key-recent [data-testid=stDataFrame]")
+        cells = grid.locator("canvas table")
+        expect(cells).to_contain_text("2 of 10", timeout=20_000)
+        settled(page)
+        grid.evaluate("(node) => { node.dataset.mark = 'kept'; }")
+        page.evaluate(
+            """() => {
+                 window.blank = 0;
+                 const look = () => {
+                   if (!document.querySelector(".st-key-recent canvas")) window.blank += 1;
+                   requestAnimationFrame(look);
+                 };
+                 look();
+               }"""
+        )
+        row = Metric("epoch", 3 * 281 - 1, 2, "validation", "loss", 1.251, 0.0)
+        store.report(job, metrics=[row])
+        expect(cells).to_contain_text("3 of 10", timeout=20_000)
+        expect(cells).to_contain_text("1.251")
+        expect(grid).to_have_attribute("data-mark", "kept")
+        assert page.evaluate("window.blank") == 0
+        box = grid.locator("canvas").first.bounding_box()
+        assert box is not None
+        page.mouse.click(box["x"] + 60, box["y"] + 52 + 35)
+        expect(page).to_have_url(re.compile(f"training.*run={done.id}"), timeout=20_000)
+    store.finish(job.id, Status.STOPPED)
+    store.close()
+
+
+def test_nothing_is_asked_for_while_nothing_runs(browser: Browser, tmp_path: Path) -> None:
+    """The sidebar looks every 20 s; a table that polled would be seen within a second or two."""
+    store = Store(tmp_path / "home")
+    answered(store, Kind.INSPECT, {}, MACHINE)
+    prepared(store)
+    reuters = claimed(store, Kind.PREPARE, {"dataset": "reuters"})
+    store.finish(reuters.id, Status.FAILED, error=DownloadFailed("No network."))
+    answered(store, Kind.PREPARE, {"dataset": "synthetic"}, {})
+    finished_run(store)
+    with dashboard(store.home, **WATCH) as address, tab(browser) as page:
+        sent: list[int] = []
+        page.on("websocket", lambda socket: socket.on("framesent", lambda _: sent.append(1)))
+        page.goto(address)
+        heading(page, "Mirrorboard")
+        page.wait_for_timeout(1_500)
+        before = len(sent)
+        page.wait_for_timeout(4_000)
+        assert len(sent) - before <= 1
+    store.close()
+
+
+def test_tables_and_names_on_a_phone(browser: Browser, recorded: tuple[str, Store]) -> None:
+    """A table wider than the screen scrolls and fades at its edge; the date of a run can be read."""
+    address, store = recorded
+    run = store.jobs(kinds=[Kind.TRAIN], statuses=[Status.COMPLETED])[0]
+    store.rename(run.id, "a long name that nobody could read on a telephone")
+    try:
+        with tab(browser, PHONE) as page:
+            page.goto(f"{address}/training?run={run.id}")
+            heading(page, "Training")
+            chooser = page.get_by_role("combobox", name="Run")
+            label = chooser.input_value()
+            assert label.startswith("a long name that nobody…, ")
+            shown = chooser.evaluate(
+                """(node, text) => {
+                     const context = document.createElement("canvas").getContext("2d");
+                     context.font = getComputedStyle(node).font;
+                     return context.measureText(text).width < node.clientWidth;
+                   }""",
+                label.partition(":")[0] + ":00 CET",
+            )
+            assert shown, "the date is cut off"
+            table = page.locator("[data-testid=stTable] > div").first
+            table.scroll_into_view_if_needed()
+            assert table.evaluate("(node) => node.scrollWidth > node.clientWidth")
+            expect(table).to_have_css("mask-size", "100% 100%")
+            table.evaluate("(node) => { node.scrollLeft = 10_000; }")
+            expect(table).to_have_css("mask-size", "calc(100% + 48px) 100%")
+    finally:
+        store.rename(run.id, "")
 
 
 def test_compare_shows_differences_only_and_lives_in_the_address(

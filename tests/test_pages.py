@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import ast
 import base64
+import json
 import math
+import operator
 import re
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from streamlit import get_option
 from streamlit.testing.v1 import AppTest
 
+from core.analysis import memory
 from core.config import DeviceLayout, RunConfig
 from core.dashboard import draft, units
-from core.errors import DownloadFailed
+from core.errors import DownloadFailed, RunNotFound
 from core.records import Job, Kind, LogLine, Metric, Status
 from core.store import Store
 from tests.browser_app import BROWSERS
@@ -52,6 +59,8 @@ PAGES = {
 def test_empty_store(show: Open, script: str) -> None:
     app = show(script)
     assert app.title[0].value == PAGES[script]
+    assert [element.type for element in app.main][1:3] == ["title", "markdown"]
+    assert get_option("runner.magicEnabled") is False, "strings in a page's code would be shown on it"
     assert [element.proto.label.split(". ")[-1] for element in app.sidebar.get("page_link")] == [
         "Start", *list(PAGES.values())[1:]
     ]  # fmt: skip
@@ -110,6 +119,7 @@ def test_running_job_is_on_every_page(show: Open, store: Store) -> None:
     for script in PAGES:
         app = show(script)
         assert f"Run {waiting} is queued" in texts(app)
+        assert "Last run queued" not in texts(app)
         progress = [element.proto.text for element in app.sidebar.get("progress")]
         assert progress == [f"**Run {job.id}**, epoch 4 of 10: training"]
 
@@ -129,6 +139,84 @@ def test_settings_come_from_the_address_and_are_brought_into_range(show: Open) -
     assert app.number_input(key="training.learning_rate").value == 0.5
     assert app.number_input(key="training.seed").value == 1
     assert "MirroredStrategy on 3 logical CPUs" in texts(app)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("[99]", [99]),
+        ("[0,0]", [0]),
+        ("[-1]", [0]),
+        ("x", [0]),
+        ("1e999", [0]),
+        ("[1e999]", [0]),
+        ("[]", [0]),
+    ],
+)
+def test_visible_devices_of_the_address(show: Open, store: Store, given: str, kept: list[int]) -> None:
+    answered(store, Kind.INSPECT, {}, MACHINE)
+    training = show("pages/training.py", layout__visible_devices=given)
+    assert draft_value(training, "layout.visible_devices") == kept
+    assert ("This machine has no CPU:99." in texts(training)) == (kept == [99])
+    devices = show("pages/devices.py", layout__visible_devices=given)
+    assert devices.multiselect(key="layout.visible_devices").value == [0]
+    assert not devices.error
+
+
+def draft_value(app: AppTest, name: str) -> Any:
+    return app.session_state[name]
+
+
+HOSTILE = {
+    "a long text": "x" * 10_000,
+    "a long number": "9" * 6_000,
+    "a number beyond all floats": "9" * 1_500,
+    "a huge number": "1e308",
+    "infinity": "1e999",
+    "a negative number": "-12345678901234567890",
+    "no number": "NaN",
+    "nothing": "null",
+    "an empty text": "",
+    "true": "true",
+    "deep": "[" * 5_000,
+    "nested": '{"a": {"b": [1, {"c": null}]}}',
+    "a list": '[0, 0, -1, 99, 1e3, "x", null]',
+    "many": str(list(range(300))),
+    "markup": "<img src=x onerror=alert(1)> **:red[$x$]** \x00 😀",
+}
+
+
+@pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE)
+def test_no_address_breaks_a_page(show: Open, store: Store, value: str) -> None:
+    """Every setting and view at once; what a single one does is in the test below."""
+    answered(store, Kind.INSPECT, {}, MACHINE)
+    prepared(store)
+    _fail_reuters(store)
+    finished_run(store)
+    query = dict.fromkeys([*draft._ADDRESSED, "run", "nonsense"], value)
+    for script, title in PAGES.items():
+        app = show(script, **query)
+        assert app.title[0].value == title
+        assert len(texts(app)) < 10_000, "it repeats what it was given"
+
+
+@given(
+    text=st.text()
+    | st.sampled_from(list(HOSTILE.values()))
+    | st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    ).map(json.dumps)
+)
+def test_what_the_address_says_is_a_value_of_its_setting(text: str) -> None:
+    for name, setting in draft._ADDRESSED.items():
+        value = setting.decoded(text)
+        setting.adapter.validate_python(value)
+        for bound, beyond in ((setting.low, operator.lt), (setting.high, operator.gt)):
+            assert bound is None or value is None or not beyond(value, bound), name
+        if isinstance(value, list):
+            assert len(set(value)) == len(value), name
+        assert len(json.dumps(value, allow_nan=False)) < 20_000
 
 
 def test_settings_survive_a_page_switch(show: Open) -> None:
@@ -181,6 +269,9 @@ def test_start_lists_recent_runs_and_starts_the_lesson(show: Open, store: Store)
     assert row["Run"] == done.id
     assert row["Best epoch"] == 3
     assert row["Lowest validation loss"] == pytest.approx(1.5232)
+    assert row["Dataset"] == "Synthetic"
+    assert json.loads(app.dataframe[0].proto.columns)["Run"]["pinned"] is True
+    assert app.dataframe[0].proto.placeholder == "–", "where there is no value, not None"
     app.button(key="lesson").click().run()
     started = store.jobs(kinds=[Kind.TRAIN])[0]
     config = RunConfig.model_validate(started.config)
@@ -219,6 +310,19 @@ def test_synthetic_takes_the_place_of_reuters(show: Open, store: Store) -> None:
     assert store.jobs(kinds=[Kind.PREPARE])[0].config == {"dataset": "synthetic"}
     app.button(key="retry_reuters").click().run()
     assert store.jobs(kinds=[Kind.PREPARE])[0].config == {"dataset": "reuters"}
+
+
+def test_where_synthetic_newswires_stand_in_it_is_said(show: Open, store: Store) -> None:
+    _fail_reuters(store)
+    prepared(store)
+    running_run(store, epochs=1)
+    training = show("pages/training.py")
+    assert "Synthetic newswires take the place of Reuters." in training.warning[0].value.replace("\\", "")
+    assert ":gray-badge[synthetic newswires]" in texts(training)
+    data = show("pages/data.py")
+    kinds = [element.type for element in data.main if element.type in ("info", "metric", "flex_container")]
+    assert "This text is synthetic" in texts(data)
+    assert kinds[0] == "info", "it stands above the figures"
 
 
 # Devices
@@ -354,6 +458,11 @@ def test_data_page(show: Open, store: Store) -> None:
     assert f"max_len 100 cuts {units.percent(cut)}" in lengths["figure"]["layout"]["annotations"][0]["text"]
     classes = shown["Newswires in each of the 5 classes, train and test"]
     assert classes["figure"]["layout"]["yaxis"]["type"] == "linear"
+    # A bar may stand for a single newswire.
+    assert (
+        lengths["figure"]["data"][0]["hovertemplate"]
+        == "words: %{customdata}<br>newswires: %{y:,}<extra></extra>"
+    )
     assert corpus.text(0) in texts(app)
     assert "shape `(100,)`" in texts(app)
     assert "int32 (240, 100)" in drawings(app)
@@ -431,6 +540,53 @@ def test_impossible_model(show: Open, store: Store) -> None:
     assert len(app.error) == 1
     assert "Sequences of 300 words are too short for kernels 99 and 3" in app.error[0].value
     assert len(store.jobs(kinds=[Kind.DESCRIBE])) == 1, "an impossible model was asked for"
+
+
+LARGEST = {
+    "model__embedding_size": "512",
+    "model__filters__0": "1024",
+    "model__filters__1": "1024",
+    "model__kernels__0": "100",
+    "model__kernels__1": "100",
+    "model__pool": "1",
+    "data__max_len": "5000",
+}
+
+
+@pytest.mark.parametrize("script", ["pages/model.py", "pages/training.py"])
+def test_a_model_beyond_the_machines_memory_is_warned_of(show: Open, store: Store, script: str) -> None:
+    answered(store, Kind.INSPECT, {}, MACHINE)
+    prepared(store)
+    usual = show(script, data__dataset="synthetic")
+    assert "of memory; this machine has" not in texts(usual)
+    app = show(script, data__dataset="synthetic", **LARGEST)
+    (warning,) = [element.value for element in app.warning]
+    assert warning.startswith("This model needs about 15.2 GiB of memory; this machine has 8 GiB.")
+    assert (
+        "399,344,686 parameters × 4 values of 4 bytes (weight, gradient, optimizer) are 5.95 GiB" in warning
+    )
+    assert "on each of 2 replicas" in warning
+    assert not app.error
+    if script == "pages/training.py":
+        assert not app.button(key="start").disabled
+
+
+def test_memory_of_a_gpu_counts_where_the_model_is_there(show: Open, store: Store) -> None:
+    gpus = [{**MACHINE["devices"][0], "type": "GPU", "index": i, "memory_bytes": 4 * 2**30} for i in range(2)]
+    answered(store, Kind.INSPECT, {}, {**MACHINE, "devices": [*MACHINE["devices"], *gpus]})
+    app = show(
+        "pages/model.py",
+        **LARGEST,
+        layout__device_type='"GPU"',
+        layout__visible_devices="[0,1]",
+        layout__logical_devices="1",
+    )
+    (warning,) = [element.value for element in app.warning]
+    assert warning.startswith("This model needs about 7.58 GiB of memory; a GPU has 4 GiB.")
+
+
+def test_parameters_are_counted_as_keras_counts_them() -> None:
+    assert memory.needed(RunConfig()).parameters == DESCRIPTION["params"]
 
 
 # Training
@@ -631,6 +787,12 @@ def test_unknown_run_in_the_address(show: Open, store: Store) -> None:
     app = show("pages/training.py", run="<script>")
     assert "There is no run '<script>'" in texts(app)
     assert "Choose one of the runs above" in texts(app)
+    long = show("pages/training.py", run="0123456789" * 500)
+    (error,) = [element.value for element in long.error]
+    assert "There is no run" in error
+    assert len(error) < 400
+    with pytest.raises(RunNotFound, match="There is no run"):
+        store.job("\udcff")  # a byte that is no UTF-8, as a shell may pass it
 
 
 def test_choosing_among_runs(show: Open, store: Store) -> None:
@@ -695,6 +857,16 @@ def test_charts_without_a_finite_value_say_why(show: Open, store: Store) -> None
     notes = str(charts(show("pages/training.py", run=finished.id)))
     assert "finite" not in notes
     assert "recorded" not in notes
+
+
+def test_accuracy_of_a_run_without_steps_goes_from_0_to_1(show: Open, store: Store) -> None:
+    job = running_run(store, epochs=0)
+    shown = charts(show("pages/training.py", run=job.id))
+    assert shown["Accuracy: training against validation"]["figure"]["layout"]["yaxis"]["range"] == [0, 1]
+    store.finish(job.id, Status.STOPPED)
+    finished = finished_run(store)
+    shown = charts(show("pages/training.py", run=finished.id))
+    assert "range" not in shown["Accuracy: training against validation"]["figure"]["layout"]["yaxis"]
 
 
 def test_nothing_opaque_lies_on_the_curves(show: Open, store: Store) -> None:

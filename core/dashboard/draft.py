@@ -18,7 +18,7 @@ import streamlit as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from core.config import DeviceLayout, RunConfig, parse_config
+from core.config import MODEL_LIMITS, DeviceLayout, RunConfig, parse_config
 from core.errors import ConfigError
 from core.records import Scaling, Status
 
@@ -44,23 +44,33 @@ class _Setting:
 
     def decoded(self, text: str) -> Any:
         """A value from the address: brought into range, the default where it makes no sense."""
+        if len(text) > _LONGEST:
+            return self.default
         try:
             value = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = text
-        if isinstance(value, float) and not math.isfinite(value):
-            return self.default
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            value = max(value, self.low) if self.low is not None else value
-            value = min(value, self.high) if self.high is not None else value
         # "5" may be meant as a number or as the text that it is.
-        for meant in (value, text):
+        for meant in (self._within(value), text):
             try:
                 value = self.adapter.validate_python(meant)
             except ValidationError:
                 continue
-            return list(value) if isinstance(value, tuple) else value
+            if isinstance(value, list | tuple):
+                # Nothing can be chosen twice, and what is counted is counted from 0.
+                kept = [one for one in dict.fromkeys(value) if not isinstance(one, int) or one >= 0]
+                return kept or self.default
+            return self._within(value)
         return self.default
+
+    def _within(self, value: Any) -> Any:
+        """A number brought into range; the default where it is not finite."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return value
+        if isinstance(value, float) and not math.isfinite(value):
+            return self.default
+        value = max(value, self.low) if self.low is not None else value
+        return min(value, self.high) if self.high is not None else value
 
 
 def _settings() -> dict[str, _Setting]:
@@ -73,7 +83,7 @@ def _settings() -> dict[str, _Setting]:
             parts = get_args(field.annotation)
             if isinstance(field.default, tuple) and Ellipsis not in parts:
                 for i, part in enumerate(field.default):
-                    settings[f"{key}.{i}"] = _Setting(part, 1, None, TypeAdapter(int))
+                    settings[f"{key}.{i}"] = _Setting(part, 1, MODEL_LIMITS[name], TypeAdapter(int))
             else:
                 settings[key] = _setting(field)
     return settings
@@ -114,6 +124,10 @@ _VIEWS = {
 }
 """How runs are looked at: widget values that are no settings of a run, but belong in the address as well."""
 _ADDRESSED = {**_SETTINGS, **_VIEWS}
+_LONGEST = 2_000
+"""Characters of a value in the address; a longer one is not read."""
+_LONGEST_ID = 40
+"""What is longer is no run's id, and would be carried along in every link."""
 _CHOSEN_RUN = "run"
 _PAGE = "page"
 
@@ -132,7 +146,7 @@ def restore(page: str) -> None:
     arrives = st.session_state.get(_PAGE) != page
     st.session_state[_PAGE] = page
     if arrives and _CHOSEN_RUN in st.query_params:
-        st.session_state[_CHOSEN_RUN] = st.query_params[_CHOSEN_RUN]
+        st.session_state[_CHOSEN_RUN] = st.query_params[_CHOSEN_RUN][:_LONGEST_ID]
 
 
 def address() -> dict[str, str]:

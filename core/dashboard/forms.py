@@ -115,6 +115,11 @@ def choice(
     draft.problem_at(error, name)
 
 
+def keep(name: str, options: Sequence[int]) -> None:
+    """Drops from a setting with several values what is no option; the first takes their place if none is."""
+    st.session_state[name] = [one for one in draft.value(name) if one in options] or list(options[:1])
+
+
 def several(
     name: str, label: str, options: Sequence[int], called: Callable[[int], str], error: ConfigError | None
 ) -> None:
@@ -127,7 +132,6 @@ def several(
         called: What each is called.
         error: As for `number`.
     """
-    kept: list[Any] = [option for option in draft.value(name) if option in options]
-    st.session_state[name] = kept or list(options[:1])
+    keep(name, options)
     st.multiselect(label, options, format_func=called, key=name, persist_state="session")
     draft.problem_at(error, name)

@@ -28,6 +28,13 @@ _STYLE = """<style>
 [data-testid=stMetric] { padding: 0.15rem 0; }
 /* Room for two lines, so that a longer sentence does not push the charts about. */
 .st-key-run_figures [data-testid=stAlertContainer] { min-height: 5.2rem; }
+/* A table that is wider than the screen scrolls, and fades where it goes on. */
+@keyframes goes-on { from { mask-size: 100% 100%; } 95%, to { mask-size: calc(100% + 3rem) 100%; } }
+[data-testid=stTable] > div {
+  mask: linear-gradient(to left, transparent, black 3rem) left / calc(100% + 3rem) 100% no-repeat;
+  animation: goes-on linear; animation-timeline: scroll(self inline);
+}
+.st-key-runs-status [role=group], .st-key-runs-status [role=toolbar] { flex-wrap: wrap; }
 /* One blue cannot be readable both under white and on the dark background. */
 [data-variant=segmented_control][data-selected=true],
 [data-variant=pills][data-selected=true] { color: inherit !important; }

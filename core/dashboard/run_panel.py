@@ -96,7 +96,9 @@ def live_panel(store: Store, run_id: str, drawn: Drawn | None) -> None:
 
 def _head(store: Store, job: Job) -> None:
     with st.container(horizontal=True, vertical_alignment="center", key="run_head"):
-        st.markdown(f"**Run {plain(job.title)}** {badge(job.status)}")
+        dataset = job.config.get("data", {}).get("dataset")
+        synthetic = " :gray-badge[synthetic newswires]" if dataset == "synthetic" else ""
+        st.markdown(f"**Run {plain(job.title)}** {badge(job.status)}{synthetic}")
         lifecycle.buttons(store, job)
 
 

@@ -110,6 +110,7 @@ def table(store: Store, jobs: Sequence[Job]) -> None:
         hide_index=True,
         placeholder="–",
         column_config={
+            "Run": st.column_config.TextColumn(pinned=True),
             "Tags": st.column_config.ListColumn(),
             "Created": st.column_config.DatetimeColumn(
                 f"Created ({units.zone()})", format="D MMM YYYY, HH:mm", timezone=units.zone()

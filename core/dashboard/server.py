@@ -15,7 +15,8 @@ from typing import Any
 import streamlit as st
 
 from core import corpus
-from core.config import LOCAL_TPU, Dataset, DeviceLayout
+from core.analysis import memory
+from core.config import LOCAL_TPU, Dataset, DeviceLayout, RunConfig
 from core.corpus import Corpus
 from core.dashboard import units
 from core.dashboard.charts import install_scripts
@@ -27,6 +28,8 @@ from core.store import Store, default_home
 _log = logging.getLogger(__name__)
 _one_at_a_time = threading.Lock()
 _SOON_POLL_S = 0.01
+_MOST_NAMED = 4
+"""Missing devices that are named."""
 
 
 def open_store() -> Store:
@@ -95,10 +98,39 @@ def missing_device(found: Job | None, layout: DeviceLayout) -> UnknownDevice | N
     missing = [f"{kind}:{i}" for i in layout.visible_devices if i >= present]
     if not missing:
         return None
+    more = f" and {len(missing) - _MOST_NAMED:,} more" if len(missing) > _MOST_NAMED else ""
     return UnknownDevice(
-        f"This machine has no {', '.join(missing)}.",
+        f"This machine has no {', '.join(missing[:_MOST_NAMED])}{more}.",
         f"Choose among its {units.plural(present, kind)}." if present else "Choose the CPU.",
         "layout.visible_devices",
+    )
+
+
+def too_large(found: Job | None, config: RunConfig) -> str | None:
+    """Says in figures that a model may need more memory than there is; None where it should fit."""
+    layout, need = config.layout, memory.needed(config)
+    if found is None or found.result is None or layout.strategy == "tpu":
+        return None
+    replicas, where, available = layout.replicas, "this machine has", found.result["memory_bytes"]
+    if layout.device_type == "GPU":
+        replicas = layout.logical_devices if layout.strategy == "mirrored" else 1
+        sizes = [
+            device["memory_bytes"]
+            for device in found.result["devices"]
+            if device["type"] == "GPU"
+            and device["index"] in layout.visible_devices
+            and device["memory_bytes"]
+        ]
+        where, available = "a GPU has", min(sizes, default=None)
+    if available is None or need.total_bytes * replicas <= available:
+        return None
+    copies = f" on each of {units.plural(replicas, 'replica')}" if replicas > 1 else ""
+    return (
+        f"This model needs about {units.memory(need.total_bytes * replicas)} of memory; {where}"
+        f" {units.memory(available)}. {need.parameters:,} parameters × {need.values_each} values of"
+        f" {need.value_bytes} bytes (weight, gradient, optimizer) are {units.memory(need.parameter_bytes)},"
+        f" the layers' outputs for {units.plural(config.per_replica_batch_size, 'row')}"
+        f" {units.memory(need.activation_bytes)}{copies}. The run may be killed."
     )
 
 

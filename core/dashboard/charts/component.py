@@ -124,9 +124,14 @@ def chart(
     return _with(json.dumps(about, allow_nan=False).encode(), figure=figure.to_json().encode())
 
 
+def is_empty(figure: go.Figure) -> bool:
+    """True when no trace has a finite value."""
+    return not any(np.isfinite(np.asarray(trace.y, np.float64)).any() for trace in figure.data)
+
+
 def say_if_empty(figure: go.Figure, why: str) -> None:
-    """Writes into the plot why it is empty, when no trace has a finite value."""
-    if not any(np.isfinite(np.asarray(trace.y, np.float64)).any() for trace in figure.data):
+    """Writes into the plot why it is empty, when it is."""
+    if is_empty(figure):
         figure.add_annotation(
             x=0.5, y=0.5, xref="paper", yref="paper", text=why, showarrow=False, font_size=13
         )

@@ -31,7 +31,7 @@ def class_distribution(names: Sequence[str], train: ClassBalance, test: ClassBal
             name=split,
             marker_color=f"var(--palette-{place})",
             customdata=np.stack([order, 100 * counts / counts.sum()], axis=1),
-            hovertemplate="%{x} (class %{customdata[0]:d}): %{y:,} newswires, %{customdata[1]:.1f} % of "
+            hovertemplate="%{x} (class %{customdata[0]:d})<br>newswires: %{y:,}, %{customdata[1]:.1f} % of "
             + split
             + "<extra></extra>",
         )
@@ -65,7 +65,7 @@ def length_histogram(lengths: LengthHistogram, padding: Padding, max_len: int) -
             width=width * 0.9,
             marker_color=["var(--palette-1)" if at >= max_len else "var(--palette-0)" for at in starts],
             customdata=ranges,
-            hovertemplate="%{customdata} words: %{y:,} newswires<extra></extra>",
+            hovertemplate="words: %{customdata}<br>newswires: %{y:,}<extra></extra>",
             showlegend=False,
         )
     )

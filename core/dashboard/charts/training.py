@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from core.analysis.overfitting import Diagnosis
 from core.dashboard import units
-from core.dashboard.charts.component import WHOLE, Part, chart, say_if_empty
+from core.dashboard.charts.component import WHOLE, Part, chart, is_empty, say_if_empty
 from core.dashboard.charts.series import Series, is_thinned, shown
 
 Axis = Literal["epoch", "step"]
@@ -140,6 +140,8 @@ def accuracy_curve(curves: Curves, batches: Series, name: str) -> bytes:
     """
     figure = _figure(curves, batches, name, digits=4)
     figure.update_yaxes(title_text="Accuracy (share of examples)", tickformat=".3~%")
+    if is_empty(figure):
+        figure.update_yaxes(range=[0, 1])  # else an empty chart goes from -100 % to 400 %
     annotate(figure, curves, labels_at=0)
     _say_if_nothing_is_finite(figure, curves, name, "Every accuracy was NaN or infinite.")
     kind = "Top-5 accuracy" if "top_k" in name else "Accuracy"
