@@ -7,9 +7,6 @@ change with every step. Times are the thread's own processor time, so that what 
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 import statistics
 import tempfile
 import time
@@ -20,12 +17,21 @@ from typing import Any
 import click
 import numpy as np
 
+from benchmarks.tables import Columns, publish
 from core.config import RunConfig
 from core.dashboard.charts import Part
 from core.dashboard.live import RunView
 from core.records import Kind, Metric
 from core.store import Store
 
+_COLUMNS: Columns = {
+    "points": ("Points", "{:,}"),
+    "opened_s": ("First reading (s)", "{:.2f}"),
+    "read_ms": ("A refresh reads in (ms)", "{:.1f}"),
+    "draw_ms": ("and draws in (ms)", "{:.1f}"),
+    "draw_zoomed_ms": ("zoomed (ms)", "{:.1f}"),
+    "bytes": ("Bytes to the browser", "{:,}"),
+}
 _NAMES = ("loss", "sparse_categorical_accuracy")
 _STEPS_PER_EPOCH = 281
 _NEW = 16
@@ -100,19 +106,12 @@ def _timed(act: Callable[[], object]) -> float:
 @click.option("--points", default="1000,10000,100000,1000000", show_default=True)
 @click.option("--refreshes", default=20, show_default=True)
 @click.option("--json", "as_json", is_flag=True)
-def main(points: str, refreshes: int, *, as_json: bool) -> None:
+@click.option("--write", is_flag=True, help="Put the table into benchmarks/README.md.")
+def main(points: str, refreshes: int, *, as_json: bool, write: bool) -> None:
     """Measures, and prints the table."""
     rows = [measure(int(count), refreshes) for count in points.split(",")]
-    if as_json:
-        machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
-        click.echo(json.dumps({"machine": machine, "runs": rows}, indent=2))
-        return
-    for row in rows:
-        click.echo(
-            f"{row['points']:>9,} points: opened in {row['opened_s']:.2f} s; a refresh reads in"
-            f" {row['read_ms']:.1f} ms and draws in {row['draw_ms']:.1f} ms"
-            f" ({row['draw_zoomed_ms']:.1f} ms zoomed), {row['bytes'] / 1e3:,.0f} kB"
-        )
+    packages = ("streamlit", "plotly", "tsdownsample")
+    publish("points", rows, _COLUMNS, packages=packages, as_json=as_json, write=write)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import bisect
-import json
 import os
-import platform
 import socket
 import statistics
 import subprocess
@@ -31,12 +29,26 @@ import numpy as np
 import psutil
 
 from benchmarks.session import Seen, watch
+from benchmarks.tables import Columns, publish
 from core.records import Job, Kind
 from core.store import Store
 
 ROOT = Path(__file__).parent.parent
+_COLUMNS: Columns = {
+    "viewers": ("Viewers", "{}"),
+    "row_to_figure_p50_s": ("Row written to figure, p50 (s)", "{:.2f}"),
+    "row_to_figure_p95_s": ("p95 (s)", "{:.2f}"),
+    "asked_to_figure_p50_s": ("Asked to figure, p50 (s)", "{:.3f}"),
+    "asked_to_figure_p95_s": ("p95 (s)", "{:.3f}"),
+    "between_looks_s": ("Between looks (s)", "{:.1f}"),
+    "server_cpu": ("Server, of a core", "{:.0%}"),
+    "bytes_per_viewer_s": ("Bytes/s a viewer", "{:,.0f}"),
+    "training_slowed": ("Training slowed by", "{:.1%}"),
+}
 _SETTLE_S = 5.0
-"""Time for a change of the audience to settle before anything is measured."""
+"""From the last viewer's first figure until anything is measured."""
+_ARRIVED_S = 60.0
+"""How long viewers may take to get their first figure."""
 _ARRIVE_S = 0.1
 """Between two viewers who open the page."""
 
@@ -124,46 +136,47 @@ def _phase(
 ) -> dict[str, Any]:
     """Lets so many viewers watch for a while."""
     seen = [Seen() for _ in range(viewers)]
-    end = time.perf_counter() + viewers * _ARRIVE_S + _SETTLE_S + seconds
+    is_over = threading.Event()
 
     async def arrive(one: Seen, after_s: float) -> None:
         await asyncio.sleep(after_s)
-        await watch(address, job.id, one, lambda: time.perf_counter() >= end)
+        await watch(address, job.id, one, is_over.is_set)
 
     async def all_arrive() -> None:
         await asyncio.gather(*(arrive(one, i * _ARRIVE_S) for i, one in enumerate(seen)))
 
     crowd = threading.Thread(target=lambda: asyncio.run(all_arrive()))
     crowd.start()
-    begin = end - seconds
-    time.sleep(max(begin - time.perf_counter(), 0))
+    deadline = time.monotonic() + _ARRIVED_S
+    while not all(one.figures for one in seen) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(_SETTLE_S)
+    begin = time.perf_counter()
     server_s, clients_s, counted = _cpu_s(server), time.process_time(), [_counts(one) for one in seen]
-    time.sleep(max(end - time.perf_counter(), 0))
+    time.sleep(seconds)
+    end = time.perf_counter()
     server_s, clients_s = _cpu_s(server) - server_s, time.process_time() - clients_s
     counts = np.array([_counts(one) for one in seen]) - np.array(counted)
+    is_over.set()
     crowd.join()
     written = [(at, step) for at, step in clock.written if begin <= at < end]
     trained = (written[-1][1] - written[0][1]) / (written[-1][0] - written[0][0])
-    row: dict[str, Any] = {
+    late = [each for one in seen for each in _latencies(written, one.figures)]
+    answers = [
+        answer for one, before in zip(seen, counted, strict=True) for answer in one.answers_s[before[2] :]
+    ]
+    ticks, received, _ = counts.sum(axis=0) if viewers else (0, 0, 0)
+    return {
         "viewers": viewers,
+        **_quantiles("row_to_figure", late),
+        **_quantiles("asked_to_figure", answers),
+        "between_looks_s": round(viewers * seconds / int(ticks), 2) if ticks else None,
         "server_cpu": round(server_s / seconds, 3),
+        "viewers_cpu": round(clients_s / seconds, 3),
+        "bytes_per_viewer_s": round(int(received) / viewers / seconds) if viewers else None,
+        "without_figure": sum(not one.figures for one in seen),
         "trained_steps_per_s": round(trained, 2),
     }
-    if viewers:
-        late = [each for one in seen for each in _latencies(written, one.figures)]
-        answers = [
-            answer for one, before in zip(seen, counted, strict=True) for answer in one.answers_s[before[2] :]
-        ]
-        ticks, received, _ = counts.sum(axis=0)
-        row |= {
-            "row_to_figure_s": _quantiles(late),
-            "asked_to_figure_s": _quantiles(answers),
-            "seconds_between_looks": round(viewers * seconds / max(int(ticks), 1), 2),
-            "bytes_per_viewer_s": round(int(received) / viewers / seconds),
-            "viewers_cpu": round(clients_s / seconds, 3),
-            "without_figure": sum(not one.figures for one in seen),
-        }
-    return row
 
 
 def _counts(seen: Seen) -> tuple[int, int, int]:
@@ -177,13 +190,14 @@ def _latencies(written: list[tuple[float, int]], figures: list[tuple[float, int]
     return [figures[place][0] - at for at, place in places if place < len(figures)]
 
 
-def _quantiles(values: Sequence[float]) -> dict[str, float]:
-    if not values:
-        return {}
-    return {f"p{share}": round(float(np.quantile(np.array(values), share / 100)), 3) for share in (50, 95)}
+def _quantiles(name: str, values: Sequence[float]) -> dict[str, float | None]:
+    return {
+        f"{name}_p{share}_s": round(float(np.quantile(np.array(values), share / 100)), 3) if values else None
+        for share in (50, 95)
+    }
 
 
-def measure(viewers: Sequence[int], seconds: float) -> dict[str, Any]:
+def measure(viewers: Sequence[int], seconds: float) -> list[dict[str, Any]]:
     """All phases."""
     cores = sorted(os.sched_getaffinity(0))
     serving, training, watching = cores[:1], cores[1:2] or cores[:1], cores[2:] or cores[:1]
@@ -220,35 +234,19 @@ def measure(viewers: Sequence[int], seconds: float) -> dict[str, Any]:
     alone = statistics.mean(row["trained_steps_per_s"] for row in rows if not row["viewers"])
     for row in rows:
         row["training_slowed"] = round(1 - row["trained_steps_per_s"] / alone, 3)
-    return {
-        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
-        "cores": {"server": serving, "training": training, "viewers": watching},
-        "seconds": seconds,
-        "phases": rows,
-    }
+    return rows
 
 
 @click.command()
 @click.option("--viewers", default="1,10,30,100", show_default=True)
 @click.option("--seconds", default=40.0, show_default=True, help="Measured time of each phase.")
 @click.option("--json", "as_json", is_flag=True)
-def main(viewers: str, seconds: float, *, as_json: bool) -> None:
+@click.option("--write", is_flag=True, help="Put the table into benchmarks/README.md.")
+def main(viewers: str, seconds: float, *, as_json: bool, write: bool) -> None:
     """Measures, and prints the table."""
-    table = measure([int(count) for count in viewers.split(",")], seconds)
-    if as_json:
-        click.echo(json.dumps(table, indent=2))
-        return
-    click.echo(table["machine"])
-    for row in table["phases"]:
-        line = f"{row['viewers']:>4} viewers: server {row['server_cpu']:.0%} of its core"
-        if row["viewers"]:
-            late, answer = row["row_to_figure_s"], row["asked_to_figure_s"]
-            line += (
-                f"; row to figure {late['p50']:.2f} s, p95 {late['p95']:.2f} s; asked to figure"
-                f" {answer['p50']:.3f} s, p95 {answer['p95']:.3f} s; a look every"
-                f" {row['seconds_between_looks']:.1f} s; {row['bytes_per_viewer_s'] / 1e3:,.0f} kB/s a viewer"
-            )
-        click.echo(f"{line}; training slowed by {row['training_slowed']:.1%}")
+    rows = measure([int(count) for count in viewers.split(",")], seconds)
+    packages = ("tensorflow", "streamlit", "plotly")
+    publish("viewers", rows, _COLUMNS, packages=packages, as_json=as_json, write=write)
 
 
 if __name__ == "__main__":

@@ -85,3 +85,9 @@ def test_the_dashboard_benchmark_opens_every_page() -> None:
     memory = [row["median"] for measure, row in rows.items() if measure.startswith("Memory")]
     assert len(memory) == 3
     assert all(10 < mib < 2_000 for mib in memory)
+
+
+def test_a_refresh_of_more_points_sends_no_more() -> None:
+    few, many = benchmark("points", "--points", "2000,30000", "--refreshes", "1")
+    assert (few["points"], many["points"]) == (2_000, 30_000)
+    assert many["bytes"] < 1.1 * few["bytes"]
