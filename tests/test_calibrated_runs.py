@@ -37,6 +37,7 @@ from core.analysis.calibration import expected_calibration_error, reliability, t
 from core.config import parse_config
 from core.engine import fit
 from core.engine.callbacks import Outbox
+from core.engine.checkpoints import Checkpoints
 
 config, home = parse_config(json.loads(sys.argv[1])), Path(sys.argv[2])
 recomputed = []
@@ -52,7 +53,8 @@ class Recomputing(fit.Reporter):
 
 fit.Reporter = Recomputing
 outbox = Outbox()
-fit.train(config, home, outbox, threading.Event())
+checkpoints = Checkpoints(home / sys.argv[3])
+fit.train(config, home, outbox, threading.Event(), checkpoints=checkpoints, start=None)
 bins = outbox.take_bins()
 print(json.dumps({
     "recomputed": recomputed,
@@ -123,7 +125,7 @@ def fits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
                 "deterministic": double,
             },
         }
-        results[name] = _printed(_RECOMPUTING, json.dumps(config), str(home))
+        results[name] = _printed(_RECOMPUTING, json.dumps(config), str(home), name)
     return results
 
 
