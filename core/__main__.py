@@ -1,9 +1,9 @@
 """The command line: the same engine without a browser.
 
-``python -m core devices|train|runs|show|stop|pause|resume|extend|diagnose|backup|restore|health``
-and ``launcher``, each with ``--json`` and ``--home``. Exit code 0: the run completed, or was stopped or
-paused; 1: it failed, or its status does not allow what was asked; 2: the configuration, or the log to
-diagnose, is invalid; 130: Ctrl-C ended the command itself.
+``python -m core devices|train|runs|show|stop|pause|resume|extend|export|diagnose``, ``backup|restore|health``
+and ``launcher`` take ``--json`` and ``--home``. Exit code 0: the run completed, or was stopped or paused; 1:
+it failed, or its status does not allow what was asked; 2: the configuration, or the log to diagnose, is
+invalid; 130: Ctrl-C ended the command itself.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, _leave)
 
 import json
+import shutil
 import sys
 import threading
 import time
@@ -42,6 +43,7 @@ from core.backup import backup as back_up_store
 from core.backup import restore as restore_store
 from core.config import parse_config
 from core.errors import ConfigError, EngineError, MirrorboardError
+from core.exports import Format, Which, exported, history_file, order
 from core.health import examine
 from core.launcher import Launcher
 from core.records import ACTIVE, Job, Kind, Status
@@ -388,6 +390,57 @@ def extend(ctx: click.Context, run_id: str, epochs: int, home: Path | None, as_j
     """Train a run that has ended for some epochs more."""
     store = _store(ctx, home)
     _train_to_the_end(ctx, store, lambda: store.extend(run_id, epochs), quiet=_wants_json(ctx, as_json))
+
+
+@main.command()
+@click.argument("run_id")
+@click.option("--format", "kind", type=_Choice(Format), required=True)
+@click.option("--which", type=_Choice(Which), default="best", show_default=True, help="Of the models.")
+@click.option("--output", type=click.Path(path_type=Path), help="File or folder.  [default: this folder]")
+@_shared
+@click.pass_context
+def export(
+    ctx: click.Context,
+    run_id: str,
+    kind: Format,
+    which: Which,
+    output: Path | None,
+    home: Path | None,
+    as_json: bool,
+) -> None:
+    """Write a run's model, history or TensorBoard event files to a file."""
+    store = _store(ctx, home)
+    run = store.job(run_id)
+    asked: dict[str, Any] = {"run_id": run_id, "format": kind, "epoch": store.epochs_done(run)}
+    if kind in ("csv", "json", "parquet"):
+        target = _target(output, f"{run_id}-history.{kind}")
+        target.write_bytes(history_file(store, run, kind))
+    else:
+        asked = order(run, kind, which)
+        made = exported(store.checkpoints(run_id), asked)
+        target = _target(output, made.name)
+        job = _follow(store, lambda: store.submit(Kind.EXPORT, asked))
+        if job.status is not Status.COMPLETED:
+            _echo_error(job)
+            ctx.exit(1)
+        shutil.move(made, target)
+    if _wants_json(ctx, as_json):
+        _print_json({**asked, "file": str(target)})
+    else:
+        of = f" the model of epoch {asked['epoch']} to" if "which" in asked else ""
+        click.echo(f"Wrote{of} {target}.")
+
+
+def _target(output: Path | None, name: str) -> Path:
+    target = (output or Path()).absolute()
+    if target.is_dir():
+        target /= name
+    if target.exists() or not target.parent.is_dir():
+        raise ConfigError(
+            f"{target} exists already." if target.exists() else f"There is no folder {target.parent}.",
+            "Name another file with --output.",
+        )
+    return target
 
 
 @main.command()

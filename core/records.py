@@ -22,6 +22,8 @@ class Kind(StrEnum):
     STEP = "step"
     """Take one training step apart."""
     TRAIN = "train"
+    EXPORT = "export"
+    """Write a run's model or curves for other programs."""
     IMPORT = "import"
     """A training from elsewhere, of which the log was read."""
 

@@ -6,6 +6,7 @@ import streamlit as st
 
 from core.config import DATASET_NAMES, DEFAULT_LEARNING_RATE, Dataset, RunConfig, parse_config
 from core.dashboard import draft, forms, units
+from core.dashboard.downloads import downloads
 from core.dashboard.frame import STEPS, link, page, problem, rerun_when_done, reuters_missing
 from core.dashboard.live import view
 from core.dashboard.pulse import follow
@@ -232,6 +233,8 @@ def _run(store: Store, run_id: str) -> None:
     about(job)
     if drawn is not None:
         follow(lambda: news(view(store, run_id), drawn))
+    else:
+        downloads(store, job)
 
 
 with page("Training", "Start a run, watch it learn, and see where it begins to overfit.") as store:

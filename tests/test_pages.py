@@ -727,6 +727,15 @@ def test_page_says_from_which_checkpoint_a_run_went_on(show: Open, store: Store)
     assert f"{problem} The newest one is of epoch 3." in said
 
 
+def test_what_can_be_taken_away_says_which_epoch_it_is_from(show: Open, store: Store) -> None:
+    app = show("pages/training.py", run=finished_run(store).id)
+    assert [button.proto.label for button in app.get("download_button")] == [
+        "History, CSV", "History, JSON", "History, Parquet", "History, TensorBoard event files",
+        "Best model, epoch 3, for Keras", "Best model, epoch 3, for serving (SavedModel)",
+        "Last model, epoch 10, for Keras", "Last model, epoch 10, for serving (SavedModel)",
+    ]  # fmt: skip
+
+
 def test_view_of_a_run_forgets_what_a_resume_takes_back(show: Open, store: Store) -> None:
     job = running_run(store, epochs=4)
     store.report(job, checkpoint={"epochs": 2, "best_epoch": 2, "best_val_loss": 1.5})

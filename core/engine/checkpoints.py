@@ -153,6 +153,26 @@ class Checkpoints:
             )
         return None
 
+    def model(self, what: Literal["best", "last"], epoch: int) -> Arrays:
+        """The model's variables after an epoch.
+
+        Args:
+            what: Whether it is the best or the last.
+            epoch: Its one-based number.
+
+        Raises:
+            TrainingError: The file is not there any more, or damaged.
+        """
+        files = self._files("best" if what == "best" else "state")
+        file = next((file for file in files if _epoch(file) == epoch), None)
+        found = None if file is None else _read(file)
+        if found is None:
+            raise TrainingError(
+                f"The {what} model, of epoch {epoch}, cannot be read.",
+                "Its checkpoint is damaged or was deleted; try the other of best and last.",
+            )
+        return found[0]["model"]
+
     def _add(self, what: _What, epoch: int, arrays: dict[str, Arrays], about: dict[str, Any]) -> None:
         aside = self._folder / f"{what}-{epoch:05d}.part"
         named = {f"{name}.{i:04d}": array for name, group in arrays.items() for i, array in enumerate(group)}

@@ -28,10 +28,12 @@ from core.corpus import CLASSES, VOCABULARY
 from core.engine import datasets, devices, layout, models
 from core.engine.callbacks import Outbox, Stopped
 from core.engine.checkpoints import Checkpoints
+from core.engine.exports import export_event_files, export_model
 from core.engine.fit import train
 from core.engine.one_step import take_apart
 from core.engine.system import Sampler
 from core.errors import ConfigError, MirrorboardError, StoreError, TrainingError
+from core.exports import exported
 from core.launcher import ROLES, engine_log, is_alive
 from core.records import ConfidenceBin, Job, Kind, LogLine, Metric, Sample, Status
 from core.store import Store
@@ -255,6 +257,19 @@ class Worker:
         tf.get_logger().removeHandler(handler)
         return {**result, "log": [line.text for line in said.logs]}
 
+    def _export(self, job: Job, _: Outbox) -> dict[str, Any]:
+        run = self._store.job(job.config["run_id"])
+        target = exported(self._store.checkpoints(run.id), job.config)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if job.config["format"] == "tensorboard":
+            export_event_files(self._store.metrics(run, per="epoch"), target)
+        else:
+            values = Checkpoints(self._store.checkpoints(run.id)).model(
+                job.config["which"], job.config["epoch"]
+            )
+            export_model(parse_config(run.config), values, job.config, target)
+        return {"file": str(target)}
+
     def _step(self, job: Job, outbox: Outbox) -> dict[str, Any]:
         config = parse_config(job.config["run"])
         return take_apart(config, job.config["batch"], self._store.home, outbox)
@@ -318,6 +333,7 @@ _JOBS: dict[Kind, Callable[[Worker, Job, Outbox], dict[str, Any]]] = {
     Kind.PREPARE: Worker._prepare,  # noqa: SLF001
     Kind.DESCRIBE: Worker._describe,  # noqa: SLF001
     Kind.CHECK: Worker._check,  # noqa: SLF001
+    Kind.EXPORT: Worker._export,  # noqa: SLF001
     Kind.STEP: Worker._step,  # noqa: SLF001
     Kind.TRAIN: Worker._train,  # noqa: SLF001
 }

@@ -1,0 +1,80 @@
+"""What can be taken away of a run: which formats, what the file is called, and what an engine must make."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from core.errors import RunStateError
+from core.records import Job, Kind
+from core.report import history
+from core.store import Store
+
+Which = Literal["best", "last"]
+HistoryFormat = Literal["csv", "json", "parquet"]
+Format = Literal["keras", "savedmodel", "csv", "json", "parquet", "tensorboard"]
+
+
+def order(run: Job, kind: Format, which: Which) -> dict[str, Any]:
+    """The configuration of the job that exports a run's model or event files.
+
+    Args:
+        run: The run.
+        kind: ``keras``, ``savedmodel`` or ``tensorboard``.
+        which: Of its models.
+
+    Raises:
+        RunStateError: There is nothing to export.
+    """
+    if kind == "tensorboard":
+        return {"run_id": run.id, "format": kind, "epoch": run.checkpoint_epochs}
+    epoch = (run.checkpoint or {}).get("best_epoch") if which == "best" else run.checkpoint_epochs
+    if run.kind is not Kind.TRAIN or not epoch:
+        raise RunStateError(
+            f"Run {run.id} has no model to export: one is kept after each epoch.",
+            "Resume the run." if run.can_resume else "",
+        )
+    return {"run_id": run.id, "format": kind, "which": which, "epoch": epoch}
+
+
+def exported(folder: Path, asked: dict[str, Any]) -> Path:
+    """Where an engine puts what was ordered.
+
+    Args:
+        folder: Of the run's checkpoints, with which it is deleted.
+        asked: What `order` gave.
+    """
+    name = {
+        "keras": "{run_id}-{which}-epoch-{epoch}.keras",
+        "savedmodel": "{run_id}-{which}-epoch-{epoch}-savedmodel.zip",
+        "tensorboard": "{run_id}-tensorboard.zip",
+    }[asked["format"]]
+    return folder / "exports" / name.format(**asked)
+
+
+def history_file(store: Store, run: Job, kind: HistoryFormat) -> bytes:
+    """A run's epochs as a file; `core.analysis.imported.read_history` reads the first two back."""
+    rows = history(store, run)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    match kind:
+        case "csv":
+            text = io.StringIO()
+            writer = csv.DictWriter(text, names, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+            return text.getvalue().encode()
+        case "json":
+            return json.dumps(rows, indent=2, allow_nan=False).encode()
+        case "parquet":
+            types = [(name, pa.int64() if name == "epoch" else pa.float64()) for name in names]
+            about = {"run_id": run.id, "status": str(run.status)}
+            table = pa.Table.from_pylist(rows, pa.schema(types, metadata=about))
+            sink = io.BytesIO()
+            pq.write_table(table, sink)
+            return sink.getvalue()
