@@ -38,7 +38,8 @@ else:
     with zipfile.ZipFile(path) as archive:
         archive.extractall(path + ".d")
     about = json.load(open(path + ".d/mirrorboard.json"))
-    values = tf.saved_model.load(path + ".d").serve(rows).numpy()
+    loaded = tf.saved_model.load(path + ".d")
+    values = loaded.serve(rows).numpy()
 assert not [name for name in sys.modules if name == "core" or name.startswith("core.")]
 np.save(out, values)
 print(json.dumps(about))
