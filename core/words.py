@@ -7,7 +7,9 @@ import reprlib
 from typing import Any
 
 _MOST = 40
-"""Characters of a value that are shown."""
+"""Characters of a text or a number that are shown."""
+_MOST_IN_ALL = 100
+"""Characters of a list or a group of such."""
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _short.maxlong = _MOST
 _short.maxlevel = 2
@@ -24,4 +26,5 @@ def shown(value: Any) -> str:
         return "NaN" if math.isnan(value) else "infinity" if value > 0 else "-infinity"
     if isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value:,.15g}" if abs(value) < 1e15 else _short.repr(value)  # noqa: PLR2004
-    return _short.repr(value)
+    text = _short.repr(value)
+    return text if len(text) <= _MOST_IN_ALL else f"{text[:_MOST_IN_ALL]}…"

@@ -150,6 +150,7 @@ def test_single_device_has_one_replica_however_many_logical_devices_there_are():
         ({"colour": "blue"}, "colour", "There is no setting 'colour'."),
         ({"training": {"epoch": 3}}, "training.epoch", "There is no setting 'epoch' in training."),
         ({"training": 5}, "training", "Training must be a group of settings, not 5."),
+        ({"data": [["x" * 60] * 9] * 9}, "data", "xxx…."),
         ({1: 2}, "1", "The name of a setting must be text, not 1."),
     ],
 )
