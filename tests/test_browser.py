@@ -279,8 +279,10 @@ def test_compare_shows_differences_only_and_lives_in_the_address(
             heading(page, "Runs")
             box = page.locator("[data-testid=stDataFrame] canvas").first.bounding_box()
             assert box is not None
-            for row in range(2):
+            for row, chosen in enumerate((other, done.id)):
                 page.mouse.click(box["x"] + 16, box["y"] + 52 + 35 * row)
+                expect(page).to_have_url(re.compile(f"runs=.*{chosen}"))
+                settled(page)
             table = page.get_by_test_id("stTable").first
             expect(table).to_contain_text("training.seed")
             rows = table.locator("tbody tr").all_inner_texts()
