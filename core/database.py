@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from core.errors import StoreError
 
@@ -253,3 +254,8 @@ class Database:
                     "Update Mirrorboard, or choose another folder with MIRRORBOARD_HOME (or --home).",
                 )
             migrate(connection, to=newest_schema())
+
+
+def marks(values: Sequence[Any]) -> str:
+    """A question mark for each value of an SQL list."""
+    return ", ".join("?" * len(values))

@@ -2,14 +2,13 @@
 
 Work is a row in the table ``jobs``. Whoever wants something done inserts a row; an engine process claims
 it in one transaction, runs it and writes the outcome. A run is a job of kind ``train``, or of kind
-``import``: a training from elsewhere, over from the start. Nothing outside this module,
-`core.database` and `core.backup` speaks SQL.
+``import``: a training from elsewhere, over from the start. Nothing but this module,
+`core.measurements`, `core.database` and `core.backup` speaks SQL.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import secrets
 import shutil
@@ -20,8 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from core.config import DeviceLayout, parse_config
-from core.database import Database
+from core.database import marks
 from core.errors import ConfigError, MirrorboardError, RunNotFound, RunStateError
+from core.measurements import (
+    Measurements,
+    add_confidence_bins,
+    add_logs,
+    add_metrics,
+    add_samples,
+    drop_after,
+)
 from core.records import (
     ACTIVE,
     RUNS,
@@ -56,7 +63,7 @@ def default_home() -> Path:
     return Path(os.environ.get("MIRRORBOARD_HOME") or Path(__file__).parent.parent / ".mirrorboard")
 
 
-class Store(Database):
+class Store(Measurements):
     """Reads and writes the run store. One instance may be used by any number of threads."""
 
     # Jobs
@@ -162,14 +169,14 @@ class Store(Database):
                 ),
             )
             assert cursor.lastrowid is not None
-            _add_metrics(connection, cursor.lastrowid, metrics)
+            add_metrics(connection, cursor.lastrowid, metrics)
         return job_id
 
     def rename(self, job_id: str, name: str) -> None:
         """Gives a run a name; an empty one takes it away."""
         with self.write() as connection:
             connection.execute(
-                f"UPDATE jobs SET name = ? WHERE id = ? AND kind IN ({_marks(RUNS)})", (name, job_id, *RUNS)
+                f"UPDATE jobs SET name = ? WHERE id = ? AND kind IN ({marks(RUNS)})", (name, job_id, *RUNS)
             )
 
     def tag(self, job_ids: Sequence[str], *, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
@@ -177,7 +184,7 @@ class Store(Database):
         add, remove = set(add), set(remove)
         with self.write() as connection:
             rows = connection.execute(
-                f"SELECT id, tags FROM jobs WHERE id IN ({_marks(job_ids)}) AND kind IN ({_marks(RUNS)})",
+                f"SELECT id, tags FROM jobs WHERE id IN ({marks(job_ids)}) AND kind IN ({marks(RUNS)})",
                 (*job_ids, *RUNS),
             ).fetchall()
             for row in rows:
@@ -196,8 +203,8 @@ class Store(Database):
         final = [status for status in Status if status.is_final]
         with self.write() as connection:
             rows = connection.execute(
-                f"DELETE FROM jobs WHERE id IN ({_marks(job_ids)}) AND kind IN ({_marks(RUNS)})"
-                f" AND status IN ({_marks(final)}) RETURNING id",
+                f"DELETE FROM jobs WHERE id IN ({marks(job_ids)}) AND kind IN ({marks(RUNS)})"
+                f" AND status IN ({marks(final)}) RETURNING id",
                 (*job_ids, *RUNS, *final),
             ).fetchall()
         for row in rows:
@@ -238,9 +245,9 @@ class Store(Database):
         """Jobs of these kinds in these states (all where none are named), newest first."""
         where = ["1"]
         if kinds:
-            where.append(f"kind IN ({_marks(kinds)})")
+            where.append(f"kind IN ({marks(kinds)})")
         if statuses:
-            where.append(f"status IN ({_marks(statuses)})")
+            where.append(f"status IN ({marks(statuses)})")
         return self._jobs(
             f"WHERE {' AND '.join(where)} ORDER BY number DESC LIMIT ?", (*kinds, *statuses, limit)
         )
@@ -248,7 +255,7 @@ class Store(Database):
     def _jobs(self, tail: str, values: Sequence[Any]) -> list[Job]:
         with self.read() as connection:
             rows = connection.execute(
-                f"SELECT jobs.*, CASE WHEN jobs.status IN ({_marks(ACTIVE)}) THEN engines.pid END AS pid"
+                f"SELECT jobs.*, CASE WHEN jobs.status IN ({marks(ACTIVE)}) THEN engines.pid END AS pid"
                 f" FROM jobs LEFT JOIN engines ON engines.id = jobs.engine_id {tail}",
                 (*ACTIVE, *values),
             ).fetchall()
@@ -257,7 +264,7 @@ class Store(Database):
     def ahead_of(self, job: Job) -> list[Job]:
         """The runs that a queued run waits for, the running one first."""
         return self._jobs(
-            f"WHERE kind = ? AND jobs.id != ? AND (status IN ({_marks(ACTIVE)})"
+            f"WHERE kind = ? AND jobs.id != ? AND (status IN ({marks(ACTIVE)})"
             " OR (status = 'queued' AND (queued_at, number) < (?, ?)))"
             " ORDER BY status = 'queued', queued_at, number",
             (job.kind, job.id, *ACTIVE, job.queued_at, job.number),
@@ -273,10 +280,10 @@ class Store(Database):
             row = connection.execute(
                 f"""
                 SELECT id FROM jobs
-                WHERE status = 'queued' AND kind IN ({_marks(kinds)}) AND NOT (
+                WHERE status = 'queued' AND kind IN ({marks(kinds)}) AND NOT (
                     kind = 'train' AND EXISTS (
                         SELECT 1 FROM jobs AS other
-                        WHERE other.kind = 'train' AND other.status IN ({_marks(ACTIVE)})))
+                        WHERE other.kind = 'train' AND other.status IN ({marks(ACTIVE)})))
                 ORDER BY queued_at, number LIMIT 1
                 """,
                 (*kinds, *ACTIVE),
@@ -299,7 +306,7 @@ class Store(Database):
         """Moves a job to another state; False when it is not in one that leads there."""
         sets = ["status = ?", *(f"{column} = ?" for column in also)]
         cursor = connection.execute(
-            f"UPDATE jobs SET {', '.join(sets)} WHERE id = ? AND status IN ({_marks(_FROM[to])})",
+            f"UPDATE jobs SET {', '.join(sets)} WHERE id = ? AND status IN ({marks(_FROM[to])})",
             (to, *also.values(), job_id, *_FROM[to]),
         )
         return cursor.rowcount == 1
@@ -407,12 +414,12 @@ class Store(Database):
                 ("started_at", "finished_at", "heartbeat_at", "engine_id", "stop_requested_at", "error")
             ),
         )
-        _rewind(connection, job, job.checkpoint_epochs)
+        drop_after(connection, job, job.checkpoint_epochs)
 
     def rewind(self, job: Job, epochs: int) -> None:
         """Forgets what a run recorded after its first `epochs` epochs."""
         with self.write() as connection:
-            _rewind(connection, job, epochs)
+            drop_after(connection, job, epochs)
 
     def finish(
         self,
@@ -493,20 +500,10 @@ class Store(Database):
             True when somebody has asked for the job to stop.
         """
         with self.write() as connection:
-            _add_metrics(connection, job.number, metrics)
-            connection.executemany(
-                "INSERT INTO logs (job, at, level, source, text) VALUES (?, ?, ?, ?, ?)",
-                [(job.number, line.at, line.level, line.source, line.text) for line in logs],
-            )
-            connection.executemany(
-                "INSERT INTO samples (job, at, step, name, value) VALUES (?, ?, ?, ?, ?)",
-                [(job.number, s.at, s.step, s.name, _finite(s.value)) for s in samples],
-            )
-            # An epoch that an engine repeats keeps its later values.
-            connection.executemany(
-                "INSERT OR REPLACE INTO confidence_bins VALUES (?, ?, ?, ?, ?, ?)",
-                [(job.number, b.epoch, b.place, b.count, b.confidence_sum, b.correct) for b in bins],
-            )
+            add_metrics(connection, job.number, metrics)
+            add_logs(connection, job.number, logs)
+            add_samples(connection, job.number, samples)
+            add_confidence_bins(connection, job.number, bins)
             row = connection.execute(
                 "UPDATE jobs SET heartbeat_at = ?, phase = coalesce(?, phase),"
                 " progress = coalesce(?, progress), result = coalesce(?, result),"
@@ -527,117 +524,6 @@ class Store(Database):
         with self.read() as connection:
             version: int = connection.execute("PRAGMA data_version").fetchone()[0]
         return version
-
-    # Metrics and logs
-
-    def metrics(self, job: Job, *, per: str, after: int = 0) -> list[Metric]:
-        """A job's values in the order they were written.
-
-        Args:
-            job: Whose.
-            per: ``step`` or ``epoch``.
-            after: Only rows with a greater id: pass the last one seen.
-        """
-        with self.read() as connection:
-            rows = connection.execute(
-                "SELECT id, per, step, epoch, split, name, value, at FROM metrics"
-                " WHERE job = ? AND per = ? AND id > ? ORDER BY id",
-                (job.number, per, after),
-            ).fetchall()
-        return [Metric(**row) for row in rows]
-
-    def step_values(
-        self, job: Job, *, after: int = 0, limit: int = 100_000
-    ) -> list[tuple[int, int, str, float | None]]:
-        """Id, step, name and value of what was measured at each step, in the order it was written.
-
-        A run may have millions: ask for them in portions, each time after the last id seen.
-        """
-        with self.read() as connection:
-            cursor = connection.cursor()
-            cursor.row_factory = None
-            rows: list[tuple[int, int, str, float | None]] = cursor.execute(
-                "SELECT id, step, name, value FROM metrics"
-                " WHERE job = ? AND per = 'step' AND id > ? ORDER BY id LIMIT ?",
-                (job.number, after, limit),
-            ).fetchall()
-        return rows
-
-    def executions(self, job: Job) -> list[tuple[int, int, float]]:
-        """The executions of a run's compiled training step, in order.
-
-        Returns:
-            Zero-based epoch, steps in the execution, and when it had ended. The steps of one execution are
-            recorded together, so they share their time.
-        """
-        with self.read() as connection:
-            rows = connection.execute(
-                "SELECT epoch, count(*), at FROM metrics WHERE job = ? AND per = 'step' AND name = 'loss'"
-                " GROUP BY epoch, at ORDER BY min(id)",
-                (job.number,),
-            ).fetchall()
-        return [tuple(row) for row in rows]
-
-    def samples(self, job: Job, *, after: int = 0) -> list[Sample]:
-        """Values of the machine while a job ran, those with a greater id than `after`."""
-        with self.read() as connection:
-            rows = connection.execute(
-                "SELECT id, at, step, name, value FROM samples WHERE job = ? AND id > ? ORDER BY id",
-                (job.number, after),
-            ).fetchall()
-        return [Sample(**row) for row in rows]
-
-    def confidence_bins(self, job: Job, epoch: int) -> list[ConfidenceBin]:
-        """The bins of one zero-based epoch in rising order; none where calibration was not recorded."""
-        with self.read() as connection:
-            rows = connection.execute(
-                "SELECT epoch, place, count, confidence_sum, correct FROM confidence_bins"
-                " WHERE job = ? AND epoch = ? ORDER BY place",
-                (job.number, epoch),
-            ).fetchall()
-        return [ConfidenceBin(**row) for row in rows]
-
-    def last_metric_id(self, job: Job) -> int:
-        """Id of the newest value of a job, 0 when it has none."""
-        with self.read() as connection:
-            row = connection.execute("SELECT max(id) FROM metrics WHERE job = ?", (job.number,)).fetchone()
-        return row[0] or 0
-
-    def epochs_done(self, job: Job) -> int:
-        """How many epochs have been recorded whole."""
-        with self.read() as connection:
-            row = connection.execute(
-                "SELECT count(DISTINCT epoch) FROM metrics WHERE job = ? AND per = 'epoch'", (job.number,)
-            ).fetchone()
-        return int(row[0])
-
-    def best_epochs(self) -> dict[int, tuple[int, float]]:
-        """Zero-based epoch and value of the lowest validation loss of every run, by the job's number."""
-        with self.read() as connection:
-            # CROSS JOIN keeps SQLite from scanning the metrics of every step.
-            rows = connection.execute(
-                f"""
-                SELECT number, epoch, value FROM (
-                    SELECT jobs.number, metrics.epoch, metrics.value,
-                        row_number() OVER (PARTITION BY jobs.number ORDER BY value, epoch) AS rank
-                    FROM jobs CROSS JOIN metrics ON metrics.job = jobs.number AND metrics.per = 'epoch'
-                    WHERE jobs.kind IN ({_marks(RUNS)}) AND metrics.split = 'validation'
-                        AND metrics.name = 'loss' AND metrics.value IS NOT NULL
-                ) WHERE rank = 1
-                """,
-                RUNS,
-            ).fetchall()
-        return {row["number"]: (row["epoch"], row["value"]) for row in rows}
-
-    def logs(self, job: Job, *, after: int = 0, limit: int = 2_000) -> list[LogLine]:
-        """The newest lines of a job's log after the line with id `after`, oldest first."""
-        with self.read() as connection:
-            rows = connection.execute(
-                "SELECT id, at, level, source, text FROM logs WHERE job = ? AND id > ?"
-                " ORDER BY id DESC LIMIT ?",
-                (job.number, after, limit),
-            ).fetchall()
-        return [LogLine(**row) for row in reversed(rows)]
 
     # Engines
 
@@ -699,21 +585,6 @@ def _refused(job: Job, what: str) -> RunStateError:
     )
 
 
-def _rewind(connection: sqlite3.Connection, job: Job, epochs: int) -> None:
-    for table in ("metrics", "confidence_bins"):
-        connection.execute(f"DELETE FROM {table} WHERE job = ? AND epoch >= ?", (job.number, epochs))
-    steps = epochs * int((job.result or {}).get("steps_per_epoch", 0))
-    connection.execute("DELETE FROM samples WHERE job = ? AND step > ?", (job.number, steps or -1))
-    connection.execute("UPDATE jobs SET rewinds = rewinds + 1 WHERE number = ?", (job.number,))
-
-
-def _add_metrics(connection: sqlite3.Connection, job: int, metrics: Iterable[Metric]) -> None:
-    connection.executemany(
-        "INSERT INTO metrics (job, per, step, epoch, split, name, value, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        [(job, m.per, m.step, m.epoch, m.split, m.name, _finite(m.value), m.at) for m in metrics],
-    )
-
-
 def _job(row: sqlite3.Row) -> Job:
     values = dict(row)
     for column in ("config", "result", "error", "progress", "tags", "checkpoint"):
@@ -724,14 +595,5 @@ def _job(row: sqlite3.Row) -> Job:
     )
 
 
-def _marks(values: Sequence[Any]) -> str:
-    return ", ".join("?" * len(values))
-
-
 def _to_json(value: dict[str, Any]) -> str:
     return json.dumps(value, allow_nan=False)
-
-
-def _finite(value: float | None) -> float | None:
-    # float() because sqlite3 would store a numpy number as bytes.
-    return float(value) if value is not None and math.isfinite(value) else None
