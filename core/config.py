@@ -257,8 +257,8 @@ class RunConfig(_Frozen):
         reduces_with_nccl = layout.device_type == "GPU" and layout.cross_device_ops in ("auto", "nccl")
         if steps > 1 and layout.strategy == "mirrored" and replicas > 1 and reduces_with_nccl:
             raise ConfigError(
-                f"{steps} steps per execution cannot be had with the default cross-device ops of several"
-                " GPUs, with which TensorFlow 2.21 fails.",
+                f"{steps} steps per execution are not safe with the default cross-device ops of several GPUs:"
+                " Keras 3.15 fails with them on CPUs, and nobody has tried ours on GPUs.",
                 "Take 1 step, or choose hierarchical copy or reduction to one device as cross-device ops.",
                 "execution.steps_per_execution",
             )

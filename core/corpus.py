@@ -160,7 +160,9 @@ def load(home: Path, name: Dataset) -> Corpus:
     if not source.exists():
         raise DatasetError(f"The dataset {name} is not prepared.", "Prepare it on the page Data preview.")
     try:
-        table = pq.read_table(source)
+        # Not `pq.read_table`, which imports pandas and pyarrow's datasets first (pyarrow 26).
+        with pq.ParquetFile(source) as file:
+            table = file.read()
         about: dict[str, Any] = json.loads((table.schema.metadata or {})[b"mirrorboard"])
         tokens = table["tokens"].combine_chunks()
         return Corpus(

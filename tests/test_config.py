@@ -140,7 +140,7 @@ def test_single_device_has_one_replica_however_many_logical_devices_there_are():
         (
             {"layout": TWO_GPUS, "execution": {"steps_per_execution": 2}},
             "execution.steps_per_execution",
-            "2 steps per execution cannot be had with the default cross-device ops",
+            "2 steps per execution are not safe with the default cross-device ops",
         ),
         (
             {"layout": {**TWO_GPUS, "cross_device_ops": "nccl"}, "execution": {"steps_per_execution": 64}},

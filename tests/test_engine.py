@@ -186,6 +186,32 @@ def test_every_step_has_its_own_values_whatever_the_steps_per_execution(
     )  # none could stand in for its neighbour
 
 
+@pytest.mark.parametrize("steps", [1, 4])
+def test_the_default_cross_device_ops_work_in_our_loop(steps):
+    """Keras's own fails with them, see `test_framework`."""
+    script = """
+import sys
+import numpy as np
+import tensorflow as tf
+from core.config import parse_config
+from core.engine import layout, models
+from core.engine.pipeline import batches
+config = parse_config({"layout": {"logical_devices": 2}})
+layout.apply(config.layout)
+strategy = tf.distribute.MirroredStrategy(["/CPU:0", "/CPU:1"])
+rows = batches(np.ones((40, 300), np.int32), np.ones(40, np.int32), 8, strategy=strategy)
+with strategy.scope():
+    model = models.build(config, vocabulary=9, classes=3, steps_per_execution=int(sys.argv[1]))
+model.steps = (rows.steps, rows.steps)
+fitted = model.fit(rows.dataset, validation_data=rows.dataset, shuffle=False, verbose=0)
+print(fitted.history["loss"], model.optimizer.iterations.numpy())
+"""
+    arguments = [sys.executable, "-c", script, str(steps)]
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == "5"
+
+
 def test_what_a_run_chooses_itself_takes_the_place_of_the_plan(run_job):
     execution = {"steps_per_execution": 2, "intra_op_threads": 2, "inter_op_threads": 0, "jit_compile": True}
     job = run_job(Kind.TRAIN, {**QUICK, "layout": {"strategy": "single"}, "execution": execution})

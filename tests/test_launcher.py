@@ -187,6 +187,17 @@ def test_a_warm_engine_is_ready_before_work_comes(store):
     launcher.close()
 
 
+def test_a_desk_engine_does_not_grow_with_its_answers(store, run_job):
+    sizes_bytes = []
+    for number in range(120):
+        # Another embedding each time, so that no answer is a repetition.
+        job = run_job(Kind.DESCRIBE, {"model": {"embedding_size": 7 + number % 20}})
+        assert job.status is Status.COMPLETED, job.error
+        (engine,) = store.engines()
+        sizes_bytes.append(psutil.Process(engine.pid).memory_info().rss)
+    assert sizes_bytes[-1] - sizes_bytes[19] < 40e6  # kept, models would be some 200 MB
+
+
 def test_an_engine_that_cannot_start_fails_its_jobs_with_its_last_words(store, monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", "no_such_backend")
     launcher = Launcher(store, keep_warm=False)

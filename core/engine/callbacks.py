@@ -108,9 +108,7 @@ class Reporter(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Hands over the sums of the steps since the last call."""
         assert logs is not None
-        replicas = self.model.distribute_strategy.num_replicas_in_sync
-        # Keras reduces what replicas return to their mean; these are sums.
-        sums = np.asarray(logs[STEP_SUMS])[: self._training.steps - self._step] * replicas
+        sums = np.asarray(logs[STEP_SUMS])[: self._training.steps - self._step]
         first = self._epoch * self._training.steps + self._step
         self._outbox.steps.append((first, self._epoch, sums, time.time()))
         now = time.perf_counter()

@@ -111,6 +111,7 @@ def train(
     }
     outbox.result = result
 
+    model.steps = (training.steps, validation.steps)
     first_epoch = start.epochs if start else 0
     reporter = Reporter(outbox, training, validation, config.training.epochs, stop, first_epoch=first_epoch)
     early = _early_stopping(config)
@@ -139,6 +140,7 @@ def train(
         outbox.phase = "measuring the all-reduce"
         passes = math.ceil(all_reduce.MOST_EXECUTIONS * execution.steps_per_execution / training.steps)
         again = _batches(config, corpus, "train", strategy, shuffle_seed=config.training.seed, passes=passes)
+        model.steps = (training.steps * passes, validation.steps)
         result["all_reduce"] = all_reduce.measure(model, again, stop)
     return result
 

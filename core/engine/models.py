@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from core.analysis.calibration import BINS, inner_edges
 from core.config import ModelConfig, RunConfig
+from core.engine.execution import several_steps
 from core.words import plural
 
 TOP_K = 5
@@ -97,6 +98,10 @@ class ReplicatedModel(keras.Model):
     how the optimizer adds up gradients, is the batch's mean.
     """
 
+    steps = (0, 0)
+    """Batches of the datasets to train on and to validate on; 0 leaves finding their end to Keras."""
+    train_function: Any
+    test_function: Any
     step_sums: StepSums | None = None
     calibration_sums: CalibrationSums | None = None
 
@@ -119,6 +124,20 @@ class ReplicatedModel(keras.Model):
         if self.calibration_sums is not None:
             self.calibration_sums.update_state(y, y_pred, tf.sign(weights))
         return self._counted(x, y, y_pred, weights, loss)
+
+    def make_train_function(self, force: bool = False) -> None:  # noqa: FBT001, FBT002 - Keras's signature
+        """Called by `fit`."""
+        if not self.steps[0]:
+            super().make_train_function(force)
+        elif self.train_function is None or force:
+            self.train_function = several_steps(self, self.train_step, lambda: self.steps[0])
+
+    def make_test_function(self, force: bool = False) -> None:  # noqa: FBT001, FBT002
+        """Called by `evaluate`, and by `fit` to validate."""
+        if not self.steps[1]:
+            super().make_test_function(force)
+        elif self.test_function is None or force:
+            self.test_function = several_steps(self, self.test_step, lambda: self.steps[1])
 
     def _counted(
         self, x: tf.Tensor, y: tf.Tensor, y_pred: tf.Tensor, weights: tf.Tensor, loss: tf.Tensor
