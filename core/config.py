@@ -258,7 +258,7 @@ class RunConfig(_Frozen):
         if steps > 1 and layout.strategy == "mirrored" and replicas > 1 and reduces_with_nccl:
             raise ConfigError(
                 f"{steps} steps per execution are not safe with the default cross-device ops of several GPUs:"
-                " Keras 3.15 fails with them on CPUs, and nobody has tried ours on GPUs.",
+                " Keras 3.15's own loop fails with them, and ours has not run on GPUs.",
                 "Take 1 step, or choose hierarchical copy or reduction to one device as cross-device ops.",
                 "execution.steps_per_execution",
             )
