@@ -76,6 +76,12 @@ def test_the_engine_benchmark_compares_with_the_script() -> None:
     assert row["engine_val_accuracy"] > 0.3
 
 
+def test_the_memory_benchmark_sees_every_process() -> None:
+    (row,) = benchmark("memory", "--runs", "1", "--answers", "1")
+    assert row["run"] == 1
+    assert all(10 < row[name] < 4_000 for name in ("launcher_mib", "desk_mib", "layout_peak_mib"))
+
+
 def test_the_dashboard_benchmark_opens_every_page() -> None:
     rows = {row["measure"]: row for row in benchmark("dashboard", "--runs", "1", "--rounds", "1")}
     assert rows["First paint, s"]["median"] > 0
