@@ -19,11 +19,12 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
-from core.errors import EngineError, StoreError
+from core.errors import EngineError, RunNotFound, StoreError
 from core.records import ACTIVE, Engine, Job, Kind, Status
 from core.store import Store
 
@@ -156,10 +157,8 @@ class Launcher:
             if not known and is_alive(engine.pid, engine.pid_started_at):
                 continue
             if engine.job is not None:
-                job = self._store.job(engine.job)
-                # A run that this engine had may have been resumed, and be another's by now.
-                mine = job.engine_id == engine.id and not job.status.is_final
-                if mine and not self._end(job, engine):
+                job = self._job_of(engine)
+                if job is not None and not self._end(job, engine):
                     continue
             elif engine.ready_at is None and self._exits.get(engine.id, 0) > 0:
                 self._fail_waiting(engine)
@@ -168,6 +167,15 @@ class Launcher:
         for job in self._store.jobs(statuses=ACTIVE):
             if job.engine_id not in {engine.id for engine in self._store.engines()}:
                 self._end_lost(job)
+
+    def _job_of(self, engine: Engine) -> Job | None:
+        """The job that an engine has to end; None where that is done, or the run was deleted or resumed."""
+        assert engine.job is not None
+        with suppress(RunNotFound):
+            job = self._store.job(engine.job)
+            if job.engine_id == engine.id and not job.status.is_final:
+                return job
+        return None
 
     def _forget(self, engine_id: str) -> None:
         self._store.remove_engine(engine_id)

@@ -15,7 +15,7 @@ import pytest
 from conftest import LONG, QUICK, ROOT, ended, wait_for
 
 from core.launcher import Launcher, engine_log, exit_in_words, is_alive
-from core.records import Kind, Status
+from core.records import Engine, Kind, Status
 
 STARTER = """
 import sys, time
@@ -162,6 +162,17 @@ def test_a_store_that_another_program_holds_costs_a_run_nothing(store, launcher)
     assert losses == list(range(4 * 18))
     assert store.epochs_done(job) == 4
     assert any("did not answer (database is locked)" in line.text for line in store.logs(job))
+
+
+def test_a_run_that_is_deleted_while_its_engine_ends_is_no_obstacle(store):
+    gone = Engine("ab", "layout", 2**22 + 1, 0.0, os.getpid(), time.time(), None, None)
+    store.add_engine(gone)
+    job_id = store.submit(Kind.TRAIN, QUICK)
+    assert store.claim([Kind.TRAIN], gone.id) is not None
+    store.finish(job_id, Status.COMPLETED)
+    assert store.delete([job_id]) == [job_id]
+    Launcher(store).bury_dead_engines()
+    assert store.engines() == []
 
 
 def test_no_process_and_no_file_is_left_over(home, store):
