@@ -614,20 +614,21 @@ def _follow(store: Store, begin: Callable[[], str], watch: Callable[[Job], None]
     job: Job | None = None
     interrupted = False
 
-    def ask_to_stop(*_: object) -> None:
+    def interrupt(*_: object) -> None:
         nonlocal interrupted
         interrupted = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        if job is not None and job.kind is Kind.TRAIN:
-            tqdm.write(f"Stopping run {job.id}. Ctrl-C again leaves it alone.", file=sys.stderr)
 
-    before = {number: signal.signal(number, ask_to_stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         job = store.job(begin())
         launcher.start()
         while not job.status.is_final:
             if interrupted and job.stop_requested_at is None:
                 store.request_stop(job.id)
+                # Only now: a second Ctrl-C that came earlier would leave the run without having stopped it.
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                if job.kind is Kind.TRAIN:
+                    tqdm.write(f"Stopping run {job.id}. Ctrl-C again leaves it alone.", file=sys.stderr)
             time.sleep(_POLL_S)
             job = store.job(job.id)
             watch(job)
