@@ -227,6 +227,12 @@ def test_settings_survive_a_page_switch(show: Open) -> None:
     assert app.number_input(key="model.embedding_size").value == 12
 
 
+def test_an_empty_choice_comes_back_from_the_address(show: Open, store: Store) -> None:
+    run = finished_run(store)
+    assert show("pages/training.py", run=run.id, stops="[]").session_state["stops"] == []
+    assert show("pages/training.py", run=run.id).session_state["stops"] == ["GL"]
+
+
 def test_every_setting_of_a_run_has_a_field(show: Open) -> None:
     """A setting that the configuration gets later must not be forgotten on the pages."""
     keys = set()

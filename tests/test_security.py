@@ -27,10 +27,10 @@ from tests.page_app import texts
 from tests.recorded import finished_run, prepared
 
 SOURCES = [ROOT / "streamlit_app.py", *(ROOT / "core").rglob("*.py"), *(ROOT / "pages").rglob("*.py")]
-MODULES = {"pickle", "marshal", "shelve", "dill", "joblib", "cloudpickle", "yaml", "tarfile", "zipfile"}
+MODULES = {"pickle", "marshal", "shelve", "dill", "joblib", "cloudpickle", "yaml", "tarfile"}
 CALLS = re.compile(
-    r"(eval|exec|compile|__import__|os\.system|os\.popen|(np|numpy)\.load"
-    r"|(.*\.)?(load_model|load_weights|read_pickle|from_config|model_from_json))"
+    r"(eval|exec|compile|__import__|os\.system|os\.popen"
+    r"|(.*\.)?(load_model|load_weights|read_pickle|from_config|model_from_json|extract|extractall))"
 )
 OPTIONS = {"unsafe_allow_html", "allow_pickle", "shell"}
 CONSTANT_HTML = re.compile(r"st\.html\(_?[A-Z_]+\)")
@@ -46,9 +46,12 @@ def dangers(source):
             found.append(node.module)
         elif isinstance(node, ast.Call):
             text, called = ast.unparse(node), ast.unparse(node.func)
-            options = {option.arg for option in node.keywords} & OPTIONS
+            options = {option.arg: ast.unparse(option.value) for option in node.keywords}
+            unsafe = any(options.get(name, "False") != "False" for name in OPTIONS)
+            # Spelled out, it cannot change with a default.
+            unpickles = called in ("np.load", "numpy.load") and options.get("allow_pickle") != "False"
             html = called.endswith(".html") and not CONSTANT_HTML.fullmatch(text)
-            if CALLS.fullmatch(called) or options or html:
+            if CALLS.fullmatch(called) or unsafe or unpickles or html:
                 found.append(text)
     return found
 
@@ -72,11 +75,13 @@ def test_no_source_unpickles_evaluates_loads_a_model_or_makes_html_of_text():
         "st.html(f'<b>{name}</b>')",
         "subprocess.run(text, shell=True)",
         "os.system(text)",
+        "archive.extractall(folder)",
     ],
 )
 def test_the_search_for_dangers_finds_them(harm):
     assert dangers(harm)
-    assert dangers("st.html(_STYLE)\nmodel.compile()\njson.load(file)") == []
+    harmless = "st.html(_STYLE)\nmodel.compile()\njson.load(file)\nnp.load(file, allow_pickle=False)"
+    assert dangers(harmless) == []
 
 
 class Gadget:

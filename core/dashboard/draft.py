@@ -41,6 +41,8 @@ class _Setting:
     low: float | None
     high: float | None
     adapter: TypeAdapter[Any]
+    may_be_empty: bool = False
+    """Whether a viewer may choose none of several things."""
 
     def decoded(self, text: str) -> Any:
         """A value from the address: brought into range, the default where it makes no sense."""
@@ -59,7 +61,7 @@ class _Setting:
             if isinstance(value, list | tuple):
                 # Nothing can be chosen twice, and what is counted is counted from 0.
                 kept = [one for one in dict.fromkeys(value) if not isinstance(one, int) or one >= 0]
-                return kept or self.default
+                return kept if kept or (self.may_be_empty and not value) else self.default
             return self._within(value)
         return self.default
 
@@ -99,7 +101,7 @@ def _setting(field: FieldInfo) -> _Setting:
 
 _SETTINGS = _settings()
 _VIEWS = {
-    name: _Setting(default, None, None, TypeAdapter(cast("Any", kind)))
+    name: _Setting(default, None, None, TypeAdapter(cast("Any", kind)), may_be_empty=True)
     for name, default, kind in (
         ("axis", "epoch", Literal["epoch", "step"]),
         ("accuracy", "", str),
