@@ -612,7 +612,7 @@ def _follow(store: Store, begin: Callable[[], str], watch: Callable[[Job], None]
     """
     launcher = Launcher(store, keep_warm=False)
     job: Job | None = None
-    interrupted = False
+    interrupted = asked = False
 
     def interrupt(*_: object) -> None:
         nonlocal interrupted
@@ -623,7 +623,8 @@ def _follow(store: Store, begin: Callable[[], str], watch: Callable[[Job], None]
         job = store.job(begin())
         launcher.start()
         while not job.status.is_final:
-            if interrupted and job.stop_requested_at is None:
+            if interrupted and not asked:
+                asked = True
                 store.request_stop(job.id)
                 # Only now: a second Ctrl-C that came earlier would leave the run without having stopped it.
                 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -230,7 +230,11 @@ def test_ctrl_c_while_tensorflow_starts_says_what_became_of_the_run(home):
     store.close()
 
 
-def test_a_terminal_shows_the_time_left_from_the_first_epoch_on_and_a_second_ctrl_c_leaves_the_run(home):
+@pytest.mark.parametrize("asked_before", [False, True])
+def test_a_terminal_shows_the_time_left_from_the_first_epoch_on_and_a_second_ctrl_c_leaves_the_run(
+    home, asked_before
+):
+    """Whether or not another process has asked for the stop already."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(ours, (24, 120))
     process = subprocess.Popen(
@@ -255,6 +259,8 @@ def test_a_terminal_shows_the_time_left_from_the_first_epoch_on_and_a_second_ctr
         store = Store(home)
         (run,) = store.jobs(kinds=[Kind.TRAIN])
         os.kill(run.pid, signal.SIGSTOP)  # it cannot stop before the second Ctrl-C
+        if asked_before:
+            store.request_stop(run.id)
         process.send_signal(signal.SIGINT)
         wait_for(lambda: reads(f"Stopping run {run.id}.".encode()), 20, "the answer to Ctrl-C")
         process.send_signal(signal.SIGINT)
