@@ -1,7 +1,8 @@
 """Backup and restore of the run store, each as one file that SQLite's own tools can open too.
 
-A backup holds everything that is recorded: runs, their settings, metrics, logs and samples. Left out is
-what can be made again (prepared datasets) and what means nothing later (the output of engine processes).
+A backup holds everything that is recorded: runs, their settings, metrics, logs and samples. Left out are
+checkpoints, without which a run restored elsewhere can be looked at but not resumed, what can be made again
+(prepared datasets) and what means nothing later (the output of engine processes).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import fcntl
 import secrets
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -100,8 +101,8 @@ def restore(home: Path, file: Path) -> Restored:
         staging.mkdir(parents=True)
         with _unused(target):
             _copy(file, staging / FILE_NAME)
-            runs, lost = _settle(staging)
-            kept = _move_aside(home)
+            known, lost = _settle(staging)
+            kept = _move_aside(home, known)
             (staging / FILE_NAME).replace(target)
     except OSError as error:
         raise StoreError(
@@ -110,7 +111,7 @@ def restore(home: Path, file: Path) -> Restored:
         ) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    return Restored(runs, lost, kept)
+    return Restored(len(known), lost, kept)
 
 
 def _copy(source: Path, target: Path) -> int:
@@ -176,10 +177,13 @@ def _damaged(source: Path, text: str) -> StoreError:
     return StoreError(f"{source} is damaged or no database ({text}).", "Use another backup.")
 
 
-def _settle(staging: Path) -> tuple[int, list[str]]:
+def _settle(staging: Path) -> tuple[list[str], list[str]]:
     """Brings a copied store to the newest schema, and ends what was going on in it.
 
     Its engines may well be alive, but they work for the store that the backup was made of.
+
+    Returns:
+        The ids of all its runs, and of those that were going on.
     """
     store = Store(staging)
     for engine in store.engines():
@@ -191,9 +195,9 @@ def _settle(staging: Path) -> tuple[int, list[str]]:
     going_on = store.jobs(statuses=ACTIVE)
     for job in going_on:
         store.finish(job.id, Status.LOST, error=error)
-    runs = len(store.jobs(kinds=RUNS))
+    known = [job.id for job in store.jobs(kinds=RUNS)]
     store.close()
-    return runs, [job.id for job in going_on if job.kind in RUNS]
+    return known, [job.id for job in going_on if job.kind in RUNS]
 
 
 @contextmanager
@@ -225,8 +229,11 @@ def _by_whom(database: Path) -> str:
     return f" by process {', '.join(pids)}" if pids else ""
 
 
-def _move_aside(home: Path) -> Path | None:
-    """Moves the store's files, those that SQLite keeps beside it included, into a folder of their own."""
+def _move_aside(home: Path, known: Collection[str]) -> Path | None:
+    """Moves the store's files, those that SQLite keeps beside it included, into a folder of their own.
+
+    The checkpoints of runs that the restored store does not know go along: it would sweep them away.
+    """
     files = [home / f"{FILE_NAME}{suffix}" for suffix in ("", "-wal", "-shm")]
     if not any(file.exists() for file in files):
         return None
@@ -235,6 +242,10 @@ def _move_aside(home: Path) -> Path | None:
     for file in files:
         if file.exists():
             file.replace(kept / file.name)
+    for folder in (home / "checkpoints").glob("*"):
+        if folder.name not in known:
+            (kept / "checkpoints").mkdir(exist_ok=True)
+            folder.replace(kept / "checkpoints" / folder.name)
     return kept
 
 

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from conftest import LONG, ROOT, command, json_of, wait_for
@@ -80,13 +81,21 @@ def test_restore_keeps_the_store_that_was_there_and_says_where(home, filled, tmp
     file = tmp_path / "backup"
     assert backups.backup(home, file) == 1
     later = Store(home)
+    (older,) = later.jobs()
     newer = later.submit(Kind.TRAIN, LONG)
+    for run_id in (newer, older.id):
+        later.checkpoints(run_id).mkdir(parents=True)
     later.close()
 
     done = json_of(command("restore", str(file), "--json", home=home))
     assert done["runs"] == 1
     assert newer not in [run["run_id"] for run in json_of(command("runs", "--json", home=home))]
     assert newer in [run["run_id"] for run in json_of(command("runs", "--json", "--home", done["kept"]))]
+    # Its runs can still be resumed, when somebody goes back to it.
+    assert Store(Path(done["kept"])).checkpoints(newer).is_dir()
+    Store(home).sweep_checkpoints()
+    assert Store(home).checkpoints(older.id).is_dir()
+    assert not Store(home).checkpoints(newer).exists()
     (run,) = Store(home).jobs()
     assert len(Store(home).metrics(run, per="epoch")) == 50
     assert [line.text for line in Store(home).logs(run)] == ["said"]
