@@ -59,7 +59,7 @@ def examine(home: Path, patience_s: float = 60.0) -> dict[str, Any]:
     for job in reversed(queued):
         if job.kind is Kind.TRAIN and training:
             continue
-        waits_s = now - max([job.created_at, *(e.finished_at or 0.0 for e in ended if e.kind is job.kind)])
+        waits_s = now - max([job.queued_at, *(e.finished_at or 0.0 for e in ended if e.kind is job.kind)])
         if waits_s > patience_s:
             problems.append(f"The {_name(job)} has waited for {waits_s:,.0f} s though its turn has come.")
             break

@@ -33,6 +33,7 @@ from core.launcher import is_alive
 from core.records import Kind, Status
 from core.store import Store
 from tests.browser_app import CHROMIUM, DESKTOP, heading
+from tests.recorded import finished_run
 from tests.test_browser import points
 
 DEPLOY = ROOT / "deploy"
@@ -417,6 +418,16 @@ def test_health_says_what_is_wrong_and_that_nothing_is(home):
         finally:
             os.kill(pid, signal.SIGCONT)
         assert problems == [f"The run {job.id} has not been heard of for 2 s."]
+
+
+def test_a_run_that_was_resumed_has_not_waited_since_it_was_made(home, store):
+    run = finished_run(store, epochs=2, status=Status.FAILED)
+    with store.write() as connection:
+        connection.execute("UPDATE jobs SET created_at = 0, finished_at = 1")
+    store.resume(run.id)
+    assert examine(home)["problems"] == [
+        "No launcher lives: queued jobs do not start until a dashboard or launcher does."
+    ]
 
 
 def test_health_notices_a_queue_that_stands_still_and_a_damaged_store(home, store):
