@@ -7,9 +7,10 @@ from typing import Any
 
 from core.analysis.scaling import Analysis, Timed, analyse, median_step_s, price, verdict
 from core.config import MAX_LOGICAL_DEVICES, DeviceLayout, RunConfig, parse_config
-from core.errors import ConfigError
+from core.errors import ConfigError, RunNotFound
 from core.records import Job, Scaling, Status
 from core.store import Store
+from core.words import shown
 
 MOST_REPLICAS = MAX_LOGICAL_DEVICES
 
@@ -96,6 +97,10 @@ def report(store: Store, study_id: str) -> dict[str, Any]:
         RunNotFound: It has no run, or never was.
     """
     jobs = store.study(study_id)
+    if not jobs:
+        raise RunNotFound(
+            f"There is no study {shown(study_id)} in {store.path}.", "The page Scaling lists those there are."
+        )
     runs = {parse_config(job.config).layout.replicas: job for job in jobs}
     scaling = jobs[0].scaling
     assert scaling is not None

@@ -23,7 +23,7 @@ from core.analysis.scaling import (
     verdict,
 )
 from core.config import DeviceLayout, RunConfig, parse_config
-from core.errors import ConfigError, TrainingError
+from core.errors import ConfigError, RunNotFound, TrainingError
 from core.records import Engine, Kind, Metric, Scaling, Status
 from core.store import Store
 from core.study import configs, possible_replicas, report, shares_devices, stop
@@ -368,6 +368,8 @@ def recorded_study(store: Store) -> str:
 
 def test_report_of_a_study(store: Store) -> None:
     study = recorded_study(store)
+    with pytest.raises(RunNotFound, match="There is no study 'none' in"):
+        report(store, "none")
     found = report(store, study)
     assert [row["replicas"] for row in found["runs"]] == [1, 2, 4]
     assert [row["step_s"] for row in found["runs"]] == pytest.approx([0.01, 0.00625, 0.0039], rel=1e-3)
@@ -451,6 +453,16 @@ def test_study_with_failed_deleted_and_waiting_runs(show: Open, store: Store) ->
     store.delete([job.id for job in store.study(study)])
     app = show("pages/scaling.py", study=study)
     assert f"There is no study '{study}'" in texts(app)
+
+
+def test_a_run_of_a_study_that_pauses_is_still_told_of(show: Open, store: Store) -> None:
+    study = study_of(store, 1, 2)
+    run = store.claim([Kind.TRAIN], "none")
+    assert run is not None
+    store.request_pause(run.id)
+    app = show("pages/scaling.py", study=study)
+    bars = [element.proto.text for element in app.main if element.type == "progress"]
+    assert bars == ["1 replica: starting TensorFlow"]
 
 
 def test_starting_a_study(show: Open, store: Store) -> None:

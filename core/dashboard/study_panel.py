@@ -18,7 +18,7 @@ from core.config import RunConfig, parse_config
 from core.dashboard import charts, draft, units
 from core.dashboard.frame import RUNS, badge, boundary, plain, problem, run_share
 from core.dashboard.run_panel import summary
-from core.records import Job, Scaling, Status
+from core.records import ACTIVE, Job, Scaling, Status
 from core.store import Store
 from core.study import report as study_report
 from core.study import shares_devices, stop, timed
@@ -134,7 +134,7 @@ def _head(store: Store, study: str, scaling: Scaling, jobs: Sequence[Job]) -> No
 
 def _progress(jobs: Sequence[Job]) -> None:
     for job in jobs:
-        if job.status in (Status.RUNNING, Status.STOPPING):
+        if job.status in ACTIVE:
             replicas = units.plural(parse_config(job.config).layout.replicas, "replica")
             st.progress(run_share(job), f"{replicas}: {plain(job.phase or 'starting TensorFlow')}")
         elif job.error is not None:

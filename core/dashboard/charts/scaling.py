@@ -88,7 +88,7 @@ def efficiency_curve(analysis: Analysis, study: str) -> bytes:
         hovertemplate="replicas %{x}: %{y:.0%} of the ideal<extra></extra>",
     )
     figure.update_yaxes(title_text="Efficiency (share of the ideal)", tickformat=".0%", rangemode="tozero")
-    _finish(figure, replicas, study, _BESIDE_LOSSES)
+    _finish(figure, replicas, study)
     told = ", ".join(
         f"{plural(n, 'replica')} {100 * run.efficiency:.0f} %" for n, run in analysis.scaled.items()
     )
