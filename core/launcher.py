@@ -2,7 +2,7 @@
 
 An engine is ``python -m core.engine.worker``. Two roles divide the work: a *desk* engine answers
 questions that need no device layout (inspect, prepare, describe, export), one after another; a *layout*
-engine takes one job that fixes the process's devices (check, train), and ends with it.
+engine takes one job that fixes the process's devices (check, step, train), and ends with it.
 
 The launcher talks to engines through the store alone, so several launchers (a dashboard restarted, a
 command line beside it) get along, and an engine in the middle of a run outlives the launcher that
