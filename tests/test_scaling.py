@@ -281,7 +281,7 @@ kept = all(np.array_equal(a, v.numpy()) for a, v in zip(before, model.variables)
 function, iterator, gaps = model.train_function, iter(many.dataset), [apart()]
 function(iterator)
 gaps.append(apart())
-with all_reduce._no_reduction(model):
+with all_reduce.no_reduction(model):
     model.make_train_function(force=True)
     model.train_function(iterator)
 gaps.append(apart())

@@ -42,7 +42,7 @@ def measure(model: ReplicatedModel, batches: Batches, stop: threading.Event) -> 
     strategy = model.distribute_strategy
     if strategy.num_replicas_in_sync == 1:
         return None
-    with _kept(model):
+    with kept(model):
         model.make_train_function()  # a resumed run may have had no epoch left to train
         with_reduction: _Function = model.train_function
         model.make_train_function(force=True)
@@ -50,7 +50,7 @@ def measure(model: ReplicatedModel, batches: Batches, stop: threading.Event) -> 
         model.train_function = with_reduction
         iterator = iter(batches.dataset)
         _duration_s(with_reduction, iterator)
-        with _no_reduction(model):  # where the graph is traced
+        with no_reduction(model):  # where the graph is traced
             _duration_s(without_reduction, iterator)
         timed: list[tuple[float, float]] = []
         began = time.perf_counter()
@@ -73,8 +73,8 @@ def _duration_s(function: _Function, iterator: Any) -> float:
 
 
 @contextmanager
-def _no_reduction(model: ReplicatedModel) -> Iterator[None]:
-    """Lets each replica update its copy of the weights with its own gradients.
+def no_reduction(model: ReplicatedModel) -> Iterator[None]:
+    """Lets each replica update its copy of the weights with what it hands in, while a step is traced.
 
     Keras's optimizer reduces them in ``_all_reduce_sum_gradients`` and nowhere else
     (``keras/src/backend/tensorflow/optimizer.py``, 3.15.1); it has no public switch for that.
@@ -87,7 +87,7 @@ def _no_reduction(model: ReplicatedModel) -> Iterator[None]:
 
 
 @contextmanager
-def _kept(model: ReplicatedModel) -> Iterator[None]:
+def kept(model: ReplicatedModel) -> Iterator[None]:
     """Gives the model and its optimizer their values back, the same on all replicas."""
     variables = [*model.variables, *model.optimizer.variables]
     before = [variable.numpy() for variable in variables]

@@ -21,7 +21,7 @@ from core.engine import all_reduce, datasets, layout, models
 from core.engine.callbacks import Outbox, Reporter
 from core.engine.checkpoints import Checkpointer, Checkpoints, State, restore
 from core.engine.pipeline import Batches, batches
-from core.errors import ConfigError, DatasetError
+from core.errors import DatasetError
 
 _log = logging.getLogger("mirrorboard")
 
@@ -62,13 +62,7 @@ def train(
         tf.config.experimental.enable_op_determinism()
         keras.config.set_dtype_policy("float64")
     strategy = layout.apply(config.layout, execution)
-    if config.global_batch_size % strategy.num_replicas_in_sync:
-        raise ConfigError(
-            f"The {strategy.num_replicas_in_sync} replicas of this TPU cannot share a global batch of"
-            f" {config.global_batch_size} evenly.",
-            f"Choose a multiple of {strategy.num_replicas_in_sync}.",
-            "training.batch_size",
-        )
+    layout.check_shares(config, strategy)
 
     outbox.phase = "preparing the data"
     corpus = datasets.prepare(config.data.dataset, home, lambda *_: None)

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from core.config import CrossDeviceOps, DeviceLayout, ModelConfig, RunConfig
 from core.engine import self_test, tpu
-from core.errors import TrainingError, UnknownDevice
+from core.errors import ConfigError, TrainingError, UnknownDevice
 
 _REDUCTIONS = {
     "nccl": tf.distribute.NcclAllReduce,
@@ -144,6 +144,18 @@ def apply(layout: DeviceLayout, execution: Execution | None = None) -> tf.distri
     reduction = execution.cross_device_ops if execution else layout.cross_device_ops
     make = _REDUCTIONS.get(reduction)
     return tf.distribute.MirroredStrategy(layout.device_names, cross_device_ops=make() if make else None)
+
+
+def check_shares(config: RunConfig, strategy: tf.distribute.Strategy) -> None:
+    """Raises `ConfigError` where the replicas cannot share the batch: a TPU says only now how many it has."""
+    replicas = strategy.num_replicas_in_sync
+    if config.global_batch_size % replicas:
+        raise ConfigError(
+            f"The {replicas} replicas of this TPU cannot share a global batch of"
+            f" {config.global_batch_size} evenly.",
+            f"Choose a multiple of {replicas}.",
+            "training.batch_size",
+        )
 
 
 def _visible(layout: DeviceLayout) -> list[tf.config.PhysicalDevice]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from core.config import RunConfig
 from core.corpus import Corpus
 from core.engine import datasets, layout, models
+from core.engine.all_reduce import kept, no_reduction
 from core.engine.callbacks import Outbox
 from core.engine.pipeline import epoch_order
 from core.errors import ConfigError
@@ -49,6 +50,7 @@ def take_apart(config: RunConfig, batch: int, home: Path, outbox: Outbox) -> dic
         # Double precision only: op determinism forbids timestamps (TensorFlow 2.21).
         keras.config.set_dtype_policy("float64")
     strategy = layout.apply(config.layout, execution)
+    layout.check_shares(config, strategy)
     corpus = datasets.prepare(config.data.dataset, home, lambda *_: None)
     rows = _rows(config, corpus, batch)
     shards = np.split(rows, strategy.num_replicas_in_sync)
@@ -59,8 +61,7 @@ def take_apart(config: RunConfig, batch: int, home: Path, outbox: Outbox) -> dic
     with strategy.scope():
         model = models.build(config, **sizes)
         model.optimizer.build(model.trainable_variables)
-    variables = [*model.variables, *model.optimizer.variables]
-    first = [variable.numpy() for variable in variables]
+    first = [variable.numpy() for variable in model.variables]
 
     outbox.phase = "building the graph"
     data = _batch(config, corpus, rows)
@@ -72,9 +73,9 @@ def take_apart(config: RunConfig, batch: int, home: Path, outbox: Outbox) -> dic
         for part in parts
     ]
     step = _step(strategy, model)
-    step(*fed)  # builds the graph, and moves the weights
-    for variable, value in zip(variables, first, strict=True):
-        variable.assign(value)
+    # What the step hands to the optimizer has been summed already.
+    with kept(model), no_reduction(model):
+        step(*fed)  # builds the graph, and moves the weights
 
     outbox.phase = "taking the step"
     before = _copies(strategy, model)
@@ -86,7 +87,7 @@ def take_apart(config: RunConfig, batch: int, home: Path, outbox: Outbox) -> dic
     clock = np.array([value.numpy() for value in strategy.experimental_local_results(times)])
 
     outbox.phase = "taking it on one device"
-    single_loss, single = _on_one_device(config, sizes, first[: len(model.variables)], data)
+    single_loss, single = _on_one_device(config, sizes, first, data)
     names = [_layer(variable) for variable in model.trainable_variables]
     began = clock[:, 0].min()
     return {
@@ -160,9 +161,6 @@ def _batch(config: RunConfig, corpus: Corpus, rows: NDArray[np.int32]) -> tuple[
 
 def _step(strategy: tf.distribute.Strategy, model: models.ReplicatedModel) -> Any:
     """The compiled step: loss, gradients before and after the reduction, and four times, per replica."""
-    optimizer = model.optimizer
-    # What is handed to the optimizer below has been summed already.
-    optimizer._all_reduce_sum_gradients = lambda gradients: gradients  # noqa: SLF001
 
     def on_replica(x: tf.Tensor, y: tf.Tensor, weights: tf.Tensor) -> tuple[Any, ...]:
         with tf.control_dependencies([x, y, weights]):
@@ -182,7 +180,7 @@ def _step(strategy: tf.distribute.Strategy, model: models.ReplicatedModel) -> An
             exchanged = tf.timestamp()
         with tf.control_dependencies([exchanged]):
             reduced = [tf.identity(gradient) for gradient in reduced]
-        optimizer.apply(reduced, model.trainable_variables)
+        model.optimizer.apply(reduced, model.trainable_variables)
         with tf.control_dependencies([variable.value for variable in model.trainable_variables]):
             updated = tf.timestamp()
         return loss, local, reduced, tf.stack([began, computed, exchanged, updated])
