@@ -472,7 +472,8 @@ def diagnose(ctx: click.Context, file: Path, classes: int | None, home: Path | N
 def backup(ctx: click.Context, file: Path, home: Path | None, as_json: bool) -> None:
     """Copy the run store into FILE while everything goes on.
 
-    It holds all runs with what they have recorded. Prepared datasets are left out: they can be made again.
+    It holds all runs with what they have recorded, but not their checkpoints, so elsewhere they cannot be
+    resumed. Prepared datasets are left out: they can be made again.
     """
     runs = back_up_store(_home(ctx, home), file)
     if _wants_json(ctx, as_json):

@@ -27,6 +27,7 @@ from playwright.sync_api import expect, sync_playwright
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
+from core.__main__ import main
 from core.analysis.imported import MAX_BYTES
 from core.health import examine
 from core.launcher import is_alive
@@ -252,6 +253,16 @@ def test_systemd_accepts_the_units(tmp_path):
     units = sorted(str(path) for path in tmp_path.iterdir())
     done = subprocess.run([verifier, "verify", *units], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_commands_that_the_notes_give_are_there():
+    notes = "".join((ROOT / name).read_text("utf-8") for name in ("README.md", "deploy/README.md"))
+    lines = set(re.findall(r"\.venv/bin/python -c '(.+)'", notes))
+    assert lines
+    for line in lines:
+        subprocess.run([sys.executable, "-c", line], cwd=ROOT, check=True)
+    named = set(re.findall(r"python -m core (?:--home \S+ )?([a-z]+)", notes))
+    assert {"train", "backup", "health"} <= named <= set(main.commands)
 
 
 def test_limits_and_times_agree_in_all_files():
