@@ -78,14 +78,8 @@ class Store(Measurements):
         Returns:
             The job's id.
         """
-        job_id, now = secrets.token_hex(4), time.time()
         with self.write() as connection:
-            connection.execute(
-                f"INSERT INTO jobs (id, kind, status, config, created_at, queued_at, place)"
-                f" VALUES (?, ?, ?, ?, ?, ?, {_PLACE})",
-                (job_id, kind, Status.QUEUED, _to_json(config), now, now, kind in RUNS),
-            )
-        return job_id
+            return _insert(connection, kind, config)
 
     def submit_study(self, scaling: Scaling, configs: Iterable[dict[str, Any]]) -> str:
         """Queues the runs of a scaling study, one after another.
@@ -97,25 +91,10 @@ class Store(Measurements):
         Returns:
             The study's id, by which `study` finds its runs again.
         """
-        study, now = secrets.token_hex(4), time.time()
+        study = secrets.token_hex(4)
         with self.write() as connection:
             for config in configs:
-                connection.execute(
-                    "INSERT INTO jobs"
-                    " (id, kind, status, config, created_at, queued_at, study, scaling, place)"
-                    f" VALUES (?, ?, ?, ?, ?, ?, ?, ?, {_PLACE})",
-                    (
-                        secrets.token_hex(4),
-                        Kind.TRAIN,
-                        Status.QUEUED,
-                        _to_json(config),
-                        now,
-                        now,
-                        study,
-                        scaling,
-                        True,
-                    ),
-                )
+                _insert(connection, Kind.TRAIN, config, study=study, scaling=scaling)
         return study
 
     def study(self, study_id: str) -> list[Job]:
@@ -149,27 +128,20 @@ class Store(Measurements):
         Returns:
             The run's id.
         """
-        job_id, now = secrets.token_hex(4), time.time()
+        now = time.time()
         started_at = None if duration_s is None else now - duration_s
         with self.write() as connection:
-            cursor = connection.execute(
-                "INSERT INTO jobs"
-                " (id, kind, status, config, created_at, started_at, finished_at, name, place)"
-                f" VALUES (?, ?, ?, ?, ?, ?, ?, ?, {_PLACE})",
-                (
-                    job_id,
-                    Kind.IMPORT,
-                    Status.COMPLETED,
-                    _to_json(config),
-                    now,
-                    started_at,
-                    now,
-                    name,
-                    True,
-                ),
+            job_id = _insert(
+                connection,
+                Kind.IMPORT,
+                config,
+                status=Status.COMPLETED,
+                started_at=started_at,
+                finished_at=now,
+                name=name,
             )
-            assert cursor.lastrowid is not None
-            add_metrics(connection, cursor.lastrowid, metrics)
+            (number,) = connection.execute("SELECT number FROM jobs WHERE id = ?", (job_id,)).fetchone()
+            add_metrics(connection, number, metrics)
         return job_id
 
     def rename(self, job_id: str, name: str) -> None:
@@ -565,8 +537,24 @@ class Store(Measurements):
         return [Engine(**row) for row in rows]
 
 
-_PLACE = "CASE WHEN ? THEN (SELECT coalesce(max(place), 0) + 1 FROM jobs) END"
-"""The next place among the runs, for a job that is one."""
+def _insert(connection: sqlite3.Connection, kind: Kind, config: dict[str, Any], **also: Any) -> str:
+    """Adds a job, queued unless `also` says otherwise; a run gets the next place among the runs."""
+    now = time.time()
+    values = {
+        "id": secrets.token_hex(4),
+        "kind": kind,
+        "status": Status.QUEUED,
+        "config": _to_json(config),
+        "created_at": now,
+        "queued_at": now,
+        **also,
+    }
+    connection.execute(
+        f"INSERT INTO jobs ({', '.join(values)}, place) VALUES ({marks(list(values))},"
+        " CASE WHEN ? THEN (SELECT coalesce(max(place), 0) + 1 FROM jobs) END)",
+        (*values.values(), kind in RUNS),
+    )
+    return str(values["id"])
 
 
 def _refused(job: Job, what: str) -> RunStateError:
