@@ -8,8 +8,8 @@ from typing import Any
 import streamlit as st
 
 from core.config import RunConfig
-from core.dashboard import draft
-from core.dashboard.frame import STEPS, boundary, link, page, plain, problem, rerun_when_done
+from core.dashboard import draft, forms
+from core.dashboard.frame import boundary, page, plain, problem, problem_of_step, rerun_when_done
 from core.dashboard.one_step import PARTS, on_one_device
 from core.dashboard.run_panel import summary
 from core.dashboard.server import latest_answer, load_corpus, machine, missing_device, readiness
@@ -85,14 +85,10 @@ def _parts(result: dict[str, Any], *, timed: bool) -> None:
         if st.session_state.get(_PLAYS, False) != timed:
             st.rerun()  # only the page can start and stop the timer
         with st.container(horizontal=True, vertical_alignment="center", key="step_control"):
-            st.segmented_control(
+            forms.view(
+                "step.at",
                 "Part of the step",
-                range(1, len(PARTS) + 1),
-                format_func=lambda part: f"{part}. {PARTS[part - 1][0]}",
-                key="step.at",
-                required=True,
-                label_visibility="collapsed",
-                persist_state="session",
+                {at: f"{at}. {name}" for at, (name, _) in enumerate(PARTS, start=1)},
             )
             st.button(
                 "Pause" if timed else "Play",
@@ -127,10 +123,7 @@ def _config(store: Store) -> RunConfig | None:
         if missing is not None:
             raise missing
     except ConfigError as error:
-        problem(error.message, error.hint)
-        steps = {"layout": STEPS[0], "data": STEPS[1], "model": STEPS[2]}
-        step = steps.get(error.field.split(".")[0], STEPS[3])
-        link(step, f"Change it on the page {step.name}")
+        problem_of_step(error)
         return None
     if name in ready.is_ready:
         return config

@@ -6,7 +6,7 @@ import streamlit as st
 
 from core.config import Dataset, RunConfig, parse_config
 from core.dashboard import draft, forms, units
-from core.dashboard.frame import STEPS, link, page, problem, rerun_when_done
+from core.dashboard.frame import page, problem_of_step, rerun_when_done
 from core.dashboard.run_panel import summary
 from core.dashboard.server import load_corpus, machine, missing_device, readiness
 from core.dashboard.study_panel import study_panel
@@ -25,15 +25,13 @@ _BATCHES = {Scaling.STRONG: "Global batch size", Scaling.WEAK: "Per-replica batc
 
 
 def _form(options: list[int], error: ConfigError | None) -> None:
-    st.segmented_control(
+    forms.choice(
+        "scaling.kind",
         "Scaling",
-        list(_KEPT),
-        format_func=_KEPT.__getitem__,
-        key="scaling.kind",
-        required=True,
+        _KEPT,
+        error,
         help="Strong scaling asks how much faster the same work is done, weak scaling how much more work is"
         " done in the same time.",
-        persist_state="session",
     )
     st.pills(
         "Replicas",
@@ -114,10 +112,7 @@ def _new_study(store: Store) -> None:
         error = refused
     _form(options, error)
     if error is not None and not error.field.startswith(("training.", "scaling.")):
-        problem(error.message, error.hint)
-        step = {"layout": STEPS[0], "data": STEPS[1], "model": STEPS[2]}.get(error.field.split(".")[0])
-        if step is not None:
-            link(step, f"Change it on the page {step.name}")
+        problem_of_step(error)
     if planned:
         _notes(store, planned, name, is_ready=is_ready)
     if state.preparing is not None:

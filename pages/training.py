@@ -7,7 +7,7 @@ import streamlit as st
 from core.config import DATASET_NAMES, DEFAULT_LEARNING_RATE, Dataset, RunConfig, parse_config
 from core.dashboard import draft, forms, units
 from core.dashboard.downloads import downloads
-from core.dashboard.frame import STEPS, link, page, problem, rerun_when_done, reuters_missing
+from core.dashboard.frame import page, problem, problem_of_step, rerun_when_done, reuters_missing
 from core.dashboard.live import view
 from core.dashboard.pulse import follow
 from core.dashboard.run_panel import PANEL, Drawn, about, live_panel, news, summary
@@ -164,10 +164,7 @@ def _new_run(store: Store) -> None:
         if warning:
             st.warning(warning, icon=":material/memory_alt:")
     if error is not None and not error.field.startswith(("training.", "execution.")):
-        problem(error.message, error.hint)
-        step = {"layout": STEPS[0], "data": STEPS[1], "model": STEPS[2]}.get(error.field.split(".")[0])
-        if step is not None:
-            link(step, f"Change it on the page {step.name}")
+        problem_of_step(error)
     if wanted == "reuters":
         reuters_missing(store, state)
     if name not in state.is_ready:

@@ -14,7 +14,7 @@ from core import report
 from core.analysis.comparison import change, differences, flat
 from core.analysis.criteria import accuracy_name, epoch_numbers, series
 from core.config import parse_config
-from core.dashboard import charts, draft, units
+from core.dashboard import charts, draft, forms, units
 from core.errors import ConfigError
 from core.records import Job, Kind
 from core.store import Store
@@ -111,15 +111,7 @@ def _titles(jobs: Sequence[Job]) -> dict[str, str]:
 
 
 def _curves(runs: Sequence[_Run]) -> None:
-    st.segmented_control(
-        "Along",
-        list(_ALONG),
-        format_func=_ALONG.__getitem__,
-        key="compare.along",
-        required=True,
-        label_visibility="collapsed",
-        persist_state="session",
-    )
+    forms.view("compare.along", "Along", _ALONG)
     along: charts.Along = draft.value("compare.along")
     drawn, missing = [], []
     for run in runs:

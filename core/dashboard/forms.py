@@ -89,7 +89,7 @@ def switch(
 def choice(
     name: str,
     label: str,
-    options: Mapping[str, str],
+    options: Mapping[Any, str],
     error: ConfigError | None,
     *,
     help: str | None = None,  # noqa: A002
@@ -113,6 +113,25 @@ def choice(
         persist_state="session",
     )
     draft.problem_at(error, name)
+
+
+def view(name: str, label: str, options: Mapping[Any, str]) -> None:
+    """How something is looked at: one of a few ways, whose label only screen readers are told.
+
+    Args:
+        name: The view.
+        label: Its name.
+        options: What each way is called.
+    """
+    st.segmented_control(
+        label,
+        list(options),
+        format_func=options.__getitem__,
+        key=name,
+        required=True,
+        label_visibility="collapsed",
+        persist_state="session",
+    )
 
 
 def keep(name: str, options: Sequence[int]) -> None:

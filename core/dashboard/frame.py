@@ -14,7 +14,7 @@ import streamlit as st
 from core.config import DATASET_NAMES, parse_config
 from core.dashboard import draft, units
 from core.dashboard.server import Readiness, open_store
-from core.errors import MirrorboardError
+from core.errors import ConfigError, MirrorboardError
 from core.records import ACTIVE, Job, Kind, Status
 from core.store import Store
 
@@ -187,6 +187,21 @@ def badge(status: Status) -> str:
 def link(step: Step, label: str, icon: str | None = None) -> None:
     """A link to a page that takes the settings along."""
     st.page_link(step.script, label=label, icon=icon or step.icon, query_params=draft.address())
+
+
+def problem_of_step(error: ConfigError) -> None:
+    """An error in the draft that belongs to another page, and the way there."""
+    problem(error.message, error.hint)
+    pages = {
+        "layout": STEPS[0],
+        "data": STEPS[1],
+        "model": STEPS[2],
+        "training": STEPS[3],
+        "execution": STEPS[3],
+    }
+    step = pages.get(error.field.split(".")[0])
+    if step is not None:
+        link(step, f"Change it on the page {step.name}")
 
 
 def _links() -> None:

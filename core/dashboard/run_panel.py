@@ -9,7 +9,7 @@ import streamlit as st
 
 from core.analysis.criteria import accuracy_name
 from core.config import DATASET_NAMES, RunConfig, parse_config
-from core.dashboard import charts, draft, lifecycle, units
+from core.dashboard import charts, draft, forms, lifecycle, units
 from core.dashboard.frame import LOOKS, badge, boundary, plain, problem, run_share
 from core.dashboard.live import RunView, view
 from core.dashboard.log import explained
@@ -208,25 +208,9 @@ def _curves(shown: RunView) -> None:
         st.session_state["accuracy"] = next(iter(accuracies))
     with st.container(horizontal=True, vertical_alignment="bottom", key="chart_controls"):
         if shown.steps_per_epoch:
-            st.segmented_control(
-                "Axis",
-                list(_AXES),
-                format_func=_AXES.__getitem__,
-                key="axis",
-                required=True,
-                label_visibility="collapsed",
-                persist_state="session",
-            )
+            forms.view("axis", "Axis", _AXES)
         if len(accuracies) > 1:
-            st.segmented_control(
-                "Accuracy",
-                list(accuracies),
-                format_func=accuracies.__getitem__,
-                key="accuracy",
-                required=True,
-                label_visibility="collapsed",
-                persist_state="session",
-            )
+            forms.view("accuracy", "Accuracy", accuracies)
         choose_lines()
     axis: charts.Axis = draft.value("axis") if shown.steps_per_epoch else "epoch"
     thresholds = chosen_thresholds()
