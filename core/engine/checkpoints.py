@@ -16,18 +16,13 @@ import json
 import logging
 import os
 import re
-import threading
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import keras
 import numpy as np
-import tensorflow as tf
 from numpy.typing import NDArray
 
-from core.engine.callbacks import Outbox
 from core.errors import TrainingError
 
 _log = logging.getLogger("mirrorboard")
@@ -230,133 +225,3 @@ def _sync(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def copied(variables: Sequence[Any]) -> Arrays:
-    """The values of Keras variables, of the first replica where there are several."""
-    # numpy() copies (tensorflow/python/framework/ops.py 2.21), so training may go on meanwhile.
-    return [tf.convert_to_tensor(variable.value).numpy() for variable in variables]
-
-
-def restore(model: keras.Model, state: State) -> None:
-    """Gives a built model and its built optimizer the values of a checkpoint; inside the strategy's scope.
-
-    Raises:
-        TrainingError: The checkpoint is of another model.
-    """
-    variables = [*model.variables, *model.optimizer.variables]
-    values = [*state.model, *state.optimizer]
-    if [tuple(variable.shape) for variable in variables] != [value.shape for value in values]:
-        raise TrainingError(
-            "The run's checkpoint does not fit its model: the shapes of their weights differ.",
-            "The prepared dataset may have changed. Start a new run with the same settings.",
-        )
-    for variable, value in zip(variables, values, strict=True):
-        variable.assign(value)
-
-
-class Checkpointer(keras.callbacks.Callback):
-    """Keeps a checkpoint of every epoch; the fit waits for the copying only, never for the disk.
-
-    Args:
-        checkpoints: Where to.
-        outbox: Takes what `Job.checkpoint` is to be.
-        early: The early stopping of this fit; must come before this callback.
-        start: Where the fit goes on from.
-    """
-
-    def __init__(
-        self,
-        checkpoints: Checkpoints,
-        outbox: Outbox,
-        early: keras.callbacks.EarlyStopping | None,
-        start: State | None,
-    ) -> None:
-        super().__init__()
-        self._checkpoints = checkpoints
-        self._outbox = outbox
-        self._early = early
-        self._start = start
-        self._best_epoch = start.best_epoch if start else None
-        self._best_val_loss = start.best_val_loss if start else None
-        self._best: tuple[int, Arrays] | None = None
-        """Not written yet."""
-        self._pending: State | None = None
-        self._closed = False
-        self._changed = threading.Condition()
-        self._writer = threading.Thread(target=self._write, name="checkpoints", daemon=True)
-        self._tell(start.epochs if start else 0)
-        self._writer.start()
-
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Brings early stopping, which has just forgotten everything, back to where it was."""
-        early, start = self._early, self._start
-        if early is None or start is None or start.patience is None:
-            return
-        early.best, early.best_epoch = start.patience.best, start.patience.best_epoch
-        # A run that had lost its patience and was extended gets it back.
-        early.wait = start.patience.wait if start.patience.wait < early.patience else 0
-        early.best_weights = start.patience_weights
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Copies the state of the run for the writing thread."""
-        assert logs is not None
-        loss, val_loss = float(logs["loss"]), float(logs["val_loss"])
-        if not np.isfinite(loss):
-            return  # the last good state is worth more than this one
-        model = copied(self.model.variables)
-        with self._changed:
-            if np.isfinite(val_loss) and (self._best_val_loss is None or val_loss < self._best_val_loss):
-                self._best_epoch, self._best_val_loss = epoch + 1, val_loss
-                self._best = (epoch + 1, model)
-            early = self._early
-            self._pending = State(
-                epochs=epoch + 1,
-                model=model,
-                optimizer=copied(self.model.optimizer.variables),
-                best_epoch=self._best_epoch,
-                best_val_loss=self._best_val_loss,
-                patience=early and Patience(_float(early.best), early.best_epoch, early.wait),
-                patience_weights=early and early.best_weights,
-            )
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        """Waits until what is pending has been written, or has failed."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        self._writer.join()
-
-    def _write(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._pending is not None or self._closed)
-                # When epochs end faster than the disk writes, the older state was replaced by the newer.
-                state, best = self._pending, self._best
-                self._pending = None
-            if state is None:
-                return
-            try:
-                self._checkpoints.write(state, best)
-            except OSError as error:
-                problem = f"The checkpoint of epoch {state.epochs} could not be written: {error.strerror}."
-                _log.warning("%s The training goes on.", problem)
-                self._outbox.checkpoint = {**(self._outbox.checkpoint or {}), "problem": problem}
-                continue
-            with self._changed:
-                if self._best is best:
-                    self._best = None
-            self._tell(state.epochs, state)
-
-    def _tell(self, epochs: int, state: State | None = None) -> None:
-        state = state or self._start
-        self._outbox.checkpoint = {
-            "epochs": epochs,
-            "best_epoch": state and state.best_epoch,
-            "best_val_loss": state and state.best_val_loss,
-        }
-
-
-def _float(value: Any) -> float | None:
-    return None if value is None else float(value)

@@ -19,7 +19,8 @@ from core import corpus as corpora
 from core.config import RunConfig
 from core.engine import all_reduce, datasets, layout, models
 from core.engine.callbacks import Outbox, Reporter
-from core.engine.checkpoints import Checkpointer, Checkpoints, State, restore
+from core.engine.checkpointer import Checkpointer, restore
+from core.engine.checkpoints import Checkpoints, State
 from core.engine.pipeline import Batches, batches
 from core.errors import DatasetError
 

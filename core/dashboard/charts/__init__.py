@@ -3,19 +3,13 @@
 from core.dashboard.charts.calibration import calibration_error_curve, reliability_diagram
 from core.dashboard.charts.comparison import Along, Overlaid, overlaid_losses
 from core.dashboard.charts.component import WHOLE, Part, chart, install_scripts, show
+from core.dashboard.charts.curves import Axis, Curves
 from core.dashboard.charts.datasets import class_distribution, length_histogram
 from core.dashboard.charts.one_step import gradient_norms, timeline
 from core.dashboard.charts.scaling import efficiency_curve, speed_up_curve, step_bars
 from core.dashboard.charts.series import Series
 from core.dashboard.charts.system import Quantity, system_curve
-from core.dashboard.charts.training import (
-    Axis,
-    Curves,
-    accuracy_curve,
-    gap_curve,
-    generalization_loss_curve,
-    loss_curve,
-)
+from core.dashboard.charts.training import accuracy_curve, gap_curve, generalization_loss_curve, loss_curve
 
 __all__ = [
     "WHOLE",

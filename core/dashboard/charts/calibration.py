@@ -11,8 +11,8 @@ import plotly.graph_objects as go
 from core.analysis.calibration import ERROR, Bin, expected_calibration_error
 from core.dashboard import units
 from core.dashboard.charts.component import chart, say_if_empty
+from core.dashboard.charts.curves import Curves, annotate, finish, strip
 from core.dashboard.charts.series import is_thinned
-from core.dashboard.charts.training import Curves, annotate, finish, strip
 
 _HEIGHT = 330
 _SMALLEST, _LARGEST = 5.0, 22.0

@@ -9,8 +9,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from core.dashboard.charts.component import chart
+from core.dashboard.charts.curves import Curves, finish
 from core.dashboard.charts.series import Series, is_thinned
-from core.dashboard.charts.training import Curves, finish
 
 Quantity = Literal["percent", "bytes", "w"]
 """What is drawn; the samples' names end with it."""

@@ -1,98 +1,22 @@
-"""Charts of a run: loss, accuracy and what they say of generalization, with the epochs that matter marked."""
+"""Charts of a run: loss, accuracy, and what they say of generalization."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
 
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from core.analysis.overfitting import Diagnosis
 from core.dashboard import units
-from core.dashboard.charts.component import WHOLE, Part, chart, is_empty, say_if_empty
-from core.dashboard.charts.series import Series, is_thinned, shown
+from core.dashboard.charts.component import chart, is_empty, say_if_empty
+from core.dashboard.charts.curves import APART, Curves, annotate, by_epoch, finish, grouped, strip
+from core.dashboard.charts.series import Series, is_thinned
 
-Axis = Literal["epoch", "step"]
-
-_ROOM = 10
-"""Epochs that the x axis has room for at least."""
-_MOST_MARKERS = 200
-"""Epochs up to which each has a marker."""
 _TOWER = 100
 """How many times the first loss another must be for the axis to become logarithmic."""
 _STRIP = 210
 """Height of a small chart in pixels."""
-_ABOVE = 20
-"""Room above the plot for the label of the best epoch, in pixels."""
-_LEGEND = 1.08
-"""Height of the legend's foot, above that label, as a share of the plot's."""
-_APART = 0.07
-"""Share of an axis that two labels must be apart to have one each."""
-
-
-@dataclass(frozen=True)
-class Curves:
-    """What the charts of a run have in common.
-
-    Attributes:
-        run_id: Zoom and hidden traces are kept as long as this stays the same.
-        history: One object an epoch, see `core.report.history`.
-        diagnosis: Of that history.
-        axis: What the x axis counts.
-        steps_per_epoch: Training steps in an epoch.
-        planned: Epochs that the run will have when it goes on; those it has when it is over.
-        stops: One-based epoch after which each stopping criterion to be marked would have stopped.
-        part: What of the chart is looked at.
-    """
-
-    run_id: str
-    history: Sequence[dict[str, Any]]
-    diagnosis: Diagnosis
-    axis: Axis
-    steps_per_epoch: int
-    planned: int
-    stops: Mapping[str, int]
-    part: Part = WHOLE
-
-    @property
-    def revision(self) -> str:
-        """Zoom is kept as long as this stays the same: the run and its axis."""
-        return f"{self.run_id} {self.axis}"
-
-    @property
-    def scale(self) -> int:
-        """Units of the x axis in an epoch."""
-        return 1 if self.axis == "epoch" else self.steps_per_epoch
-
-    @property
-    def end(self) -> int:
-        """Where the x axis ends: room for the epochs to come, but not for thousands of them."""
-        done = len(self.history) + 1
-        return min(self.planned, max(_ROOM, done + done // 3)) * self.scale
-
-    @property
-    def epochs(self) -> list[int]:
-        """One-based numbers of the epochs."""
-        return [row["epoch"] for row in self.history]
-
-    def drawn(self, x: NDArray[Any], values: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Places of the values that are drawn; `x` and `values` have shape (n,), `x` ascends."""
-        if self.part.every_point:
-            return np.arange(len(values))
-        return shown(x, values, self.part.visible(self.revision))
-
-    def drawn_steps(self, series: Series) -> NDArray[np.int64]:
-        """The same for values by step, without an x for each of them."""
-        if self.part.every_point:
-            return np.arange(len(series))
-        visible = self.part.visible(self.revision)
-        if visible is not None:
-            per_unit = self.steps_per_epoch / self.scale
-            visible = (visible[0] * per_unit - 1, visible[1] * per_unit - 1)
-        return shown(series.steps, series.values, visible)
 
 
 def loss_curve(curves: Curves, batches: Series) -> bytes:
@@ -188,7 +112,7 @@ def generalization_loss_curve(curves: Curves, thresholds: Sequence[float]) -> by
     figure = strip(curves, values, "blue", "epoch %{customdata}: GL %{y:.1f} %<extra></extra>")
     known = [value for value in values if value is not None]
     top = 1.08 * max([*known, *thresholds, 1.0])
-    for height, names in _grouped([(alpha, f"GL_{alpha:g}") for alpha in thresholds], _APART * 2 * top):
+    for height, names in grouped([(alpha, f"GL_{alpha:g}") for alpha in thresholds], APART * 2 * top):
         figure.add_annotation(
             x=0,  # the first epoch ends further right, and GL begins at 0
             xref="paper",
@@ -217,32 +141,6 @@ def generalization_loss_curve(curves: Curves, thresholds: Sequence[float]) -> by
         file=f"{curves.run_id}-generalization-loss",
         thinned=is_thinned(len(values)),
     )
-
-
-def strip(curves: Curves, values: Sequence[float | None], colour: str, hover: str) -> go.Figure:
-    """A line with one value an epoch, filled down to zero, in one of Streamlit's named colours."""
-    return go.Figure(
-        _by_epoch(
-            curves,
-            values,
-            line={"color": f"var(--st-{colour}-color)", "width": 2},
-            fill="tozeroy",
-            fillcolor=f"var(--st-{colour}-background-color)",
-            hovertemplate=hover,
-            showlegend=False,
-            cliponaxis=False,  # else the outer markers are cut in half
-        )
-    )
-
-
-def _by_epoch(curves: Curves, values: Sequence[float | None], **looks: Any) -> go.Scatter:
-    """A trace with one value an epoch, or of the highest and lowest where there are too many to be seen."""
-    y = _floats(values)
-    epochs = np.array(curves.epochs, np.int32)
-    drawn = curves.drawn(epochs * curves.scale, y)
-    epochs = epochs[drawn]
-    mode = "lines+markers" if len(y) <= _MOST_MARKERS else "lines"
-    return go.Scatter(x=epochs * curves.scale, y=y[drawn], mode=mode, customdata=epochs, **looks)
 
 
 def _figure(curves: Curves, batches: Series, name: str, digits: int) -> go.Figure:
@@ -277,7 +175,7 @@ def _figure(curves: Curves, batches: Series, name: str, digits: int) -> go.Figur
         (("training", name, "circle"), ("validation", f"val_{name}", "diamond"))
     ):
         figure.add_trace(
-            _by_epoch(
+            by_epoch(
                 curves,
                 [row.get(key) for row in curves.history],
                 name=label,
@@ -289,114 +187,14 @@ def _figure(curves: Curves, batches: Series, name: str, digits: int) -> go.Figur
     return figure
 
 
-def annotate(figure: go.Figure, curves: Curves, labels_at: int | None = None) -> None:
-    """Marks the best epoch and the stopping criteria, and shades from where the model overfits.
-
-    Args:
-        figure: What to mark.
-        curves: The run.
-        labels_at: Where the names of the criteria stand: 0 at the foot, 1 at the top, None nowhere.
-    """
-    # From the first refresh on, so that nothing moves when the label comes.
-    figure.update_layout(margin_t=_ABOVE, legend_y=_LEGEND)
-    best = curves.diagnosis.best_epoch
-    if best is None or len(curves.history) < 2:  # noqa: PLR2004 - a single epoch is best by default
-        return
-    last = curves.epochs[-1]
-    at, end = best * curves.scale, last * curves.scale
-    _mark_stops(figure, curves, labels_at)
-    _across(figure, at, at, line={"width": 1.5, "dash": "dash", "color": "var(--st-green-color)"})
-    overfit_from = curves.diagnosis.overfit_from
-    figure.add_annotation(
-        x=at,
-        y=1,
-        yref="paper",
-        # Above the plot, where it hides nothing, and towards the side that has room for it.
-        yanchor="bottom",
-        xanchor="right" if at > curves.end / 2 else "left",
-        text=f"best epoch {best}, then overfitting" if overfit_from else f"best epoch {best}",
-        showarrow=False,
-        font={"color": "var(--st-green-text-color)", "size": 11},
-    )
-    if overfit_from:
-        _across(
-            figure,
-            overfit_from * curves.scale,
-            end,
-            type="rect",
-            line_width=0,
-            fillcolor="var(--st-orange-color)",
-            opacity=0.1,
-            layer="below",
-        )
-
-
-def _across(figure: go.Figure, begin: float, end: float, **looks: Any) -> None:
-    """A shape from the foot to the top; add_vline and add_vrect take ten times as long (Plotly 7.1)."""
-    looks = {"type": "line", **looks}
-    figure.add_shape(x0=begin, x1=end, y0=0, y1=1, yref="y domain", **looks)
-
-
-def _mark_stops(figure: go.Figure, curves: Curves, labels_at: int | None) -> None:
-    """A thin line where criteria would have stopped; those that coincide share it and its label."""
-    stops = [(float(epoch * curves.scale), rule) for rule, epoch in curves.stops.items()]
-    for at in {at for at, _ in stops}:
-        _across(figure, at, at, line={"width": 1, "dash": "dot", "color": "var(--st-text-color)"})
-    if labels_at is None:
-        return
-    for at, names in _grouped(stops, 0.6 * _APART * curves.end):
-        figure.add_annotation(
-            x=at,
-            y=labels_at,
-            yref="paper",
-            yanchor="top" if labels_at else "bottom",
-            yshift=-4 if labels_at else 4,
-            xanchor="right",
-            text=names,
-            textangle=-90,
-            showarrow=False,
-            font_size=10,
-        )
-
-
-def _grouped(places: Iterable[tuple[float, str]], apart: float) -> list[tuple[float, str]]:
-    """Names by place; what lies closer than `apart` to the first of a group is named with it."""
-    groups: list[tuple[float, list[str]]] = []
-    for place, name in sorted(places, key=lambda item: item[0]):
-        if groups and place - groups[-1][0] < apart:
-            groups[-1][1].append(name)
-        else:
-            groups.append((place, [name]))
-    return [(place, ", ".join(names)) for place, names in groups]
-
-
 def _listed(values: Sequence[float]) -> str:
     return ", ".join(f"{value:g}" for value in values)
-
-
-def finish(figure: go.Figure, curves: Curves, height: int = 360) -> go.Figure:
-    """Gives a chart the run's x axis, and keeps what its viewer has zoomed and hidden."""
-    by_epoch = curves.axis == "epoch"
-    figure.update_xaxes(
-        title_text="Epoch" if by_epoch else "Training step", tickformat=",d", range=[0, curves.end * 1.02]
-    )
-    if by_epoch and curves.end <= 2 * _ROOM:
-        figure.update_xaxes(dtick=1)
-    # Zoom stays as long as the axis does, hidden traces as long as the run does.
-    figure.update_layout(height=height, uirevision=curves.revision, hovermode="closest")
-    figure.update_layout(legend_uirevision=curves.run_id)
-    return figure
 
 
 def _say_if_nothing_is_finite(figure: go.Figure, curves: Curves, name: str, why: str) -> None:
     if curves.history:
         recorded = any(key in row for row in curves.history for key in (name, f"val_{name}"))
         say_if_empty(figure, why if recorded else "This was not recorded.")
-
-
-def _floats(values: Sequence[float | None]) -> NDArray[np.float64]:
-    """None becomes NaN, at which plotly.js breaks the line."""
-    return np.array([np.nan if value is None else value for value in values], np.float64)
 
 
 def _in_words(name: str, curves: Curves) -> str:
