@@ -11,12 +11,12 @@ from __future__ import annotations
 import os
 import signal
 
-_INTERRUPTED = 130
+from core.errors import INTERRUPTED
 
 
 def _leave(*_: object) -> None:
     os.write(2, b"Interrupted before anything was begun.\n")
-    os._exit(_INTERRUPTED)
+    os._exit(INTERRUPTED)
 
 
 if __name__ == "__main__":
@@ -25,16 +25,14 @@ if __name__ == "__main__":
 
 import json
 import shutil
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
 
 import click
-from tqdm import tqdm
 
 from core import config as settings
 from core.analysis.imported import read_history
@@ -46,9 +44,10 @@ from core.errors import ConfigError, EngineError, MirrorboardError
 from core.exports import Format, Which, exported, history_file, order
 from core.health import examine
 from core.launcher import Launcher
-from core.records import ACTIVE, Job, Kind, Status
+from core.records import Kind, Status
 from core.report import overview, report
 from core.store import Store, default_home
+from core.terminal import Bar, echo_error, follow
 from core.words import plural, shown
 
 _POLL_S = 0.1
@@ -65,7 +64,7 @@ class _Group(click.Group):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
-            ctx.exit(_INTERRUPTED)
+            ctx.exit(INTERRUPTED)
         except MirrorboardError as error:
             click.echo(f"Error: {error.message}", err=True)
             if error.hint:
@@ -144,9 +143,9 @@ def main(ctx: click.Context, home: Path | None, as_json: bool) -> None:
 def devices(ctx: click.Context, home: Path | None, as_json: bool) -> None:
     """List this machine's physical devices."""
     store = _store(ctx, home)
-    job = _follow(store, lambda: store.submit(Kind.INSPECT, {}))
+    job = follow(store, lambda: store.submit(Kind.INSPECT, {}))
     if job.status is not Status.COMPLETED:
-        _echo_error(job)
+        echo_error(job)
         raise SystemExit(1)
     found = job.result or {}
     if _wants_json(ctx, as_json):
@@ -248,7 +247,7 @@ def train(
 
 def _train_to_the_end(ctx: click.Context, store: Store, begin: Callable[[], str], *, quiet: bool) -> None:
     """Queues a run, follows it, and says how it ended."""
-    job = _follow(store, begin, _Bar(store, hidden=quiet))
+    job = follow(store, begin, Bar(store, hidden=quiet))
     if quiet:
         _print_json(report(store, job.id))
     else:
@@ -257,7 +256,7 @@ def _train_to_the_end(ctx: click.Context, store: Store, begin: Callable[[], str]
         if job.status is Status.STOPPED:
             click.echo(f"See it with `python -m core show {job.id}`.")
     if job.status not in (Status.COMPLETED, Status.STOPPED, Status.PAUSED):
-        _echo_error(job)
+        echo_error(job)
         ctx.exit(2 if job.error and job.error["field"] else 1)
 
 
@@ -419,9 +418,9 @@ def export(
         asked = order(run, kind, which)
         made = exported(store.checkpoints(run_id), asked)
         target = _target(output, made.name)
-        job = _follow(store, lambda: store.submit(Kind.EXPORT, asked))
+        job = follow(store, lambda: store.submit(Kind.EXPORT, asked))
         if job.status is not Status.COMPLETED:
-            _echo_error(job)
+            echo_error(job)
             ctx.exit(1)
         shutil.move(made, target)
     if _wants_json(ctx, as_json):
@@ -540,119 +539,6 @@ def launch(ctx: click.Context, home: Path | None, as_json: bool) -> None:  # noq
     launcher.close()
     if not ended.is_set():
         raise EngineError("The launcher ended by itself.", "The lines above say why; start it again.")
-
-
-class _Bar:
-    """A progress bar on standard error, where that is a terminal; one line a stage elsewhere."""
-
-    def __init__(self, store: Store, *, hidden: bool) -> None:
-        self._store = store
-        self._hidden = hidden
-        self._bar: tqdm[Any] | None = None
-        self._told = ""
-
-    def __call__(self, job: Job) -> None:
-        """Shows how far a run is."""
-        if self._hidden:
-            return
-        if not sys.stderr.isatty():
-            self._tell(job)
-            return
-        progress = job.progress
-        if self._bar is None:
-            self._bar = tqdm(bar_format="{desc}", dynamic_ncols=True, leave=False)
-        if job.status is Status.QUEUED:
-            self._bar.set_description_str(_waiting(self._store, job))
-        elif progress:
-            self._bar.total = progress["steps"] * progress["epochs"]
-            self._bar.n = progress["epoch"] * progress["steps"] + progress["step"]
-            self._bar.bar_format = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps{postfix}"
-            self._bar.set_description_str(f"epoch {progress['epoch'] + 1}/{progress['epochs']}, {job.phase}")
-            self._bar.set_postfix_str(_time_left(progress))
-        else:
-            self._bar.set_description_str(job.phase or "starting TensorFlow")
-        self._bar.refresh()
-        if job.status.is_final:
-            self._bar.close()
-
-    def _tell(self, job: Job) -> None:
-        waiting = job.status is Status.QUEUED and self._store.ahead_of(job)
-        text = _waiting(self._store, job) if waiting else job.phase
-        done = self._store.epochs_done(job)
-        if done and job.status in ACTIVE:
-            text = f"{done} of {plural(parse_config(job.config).training.epochs, 'epoch')} done"
-        if text and text != self._told:
-            self._told = text
-            click.echo(text, err=True)
-
-
-def _time_left(progress: Mapping[str, Any]) -> str:
-    """As the engine knows it; in the first epoch at least what the steps will take."""
-    if progress["remaining_s"] is not None:
-        return f"about {tqdm.format_interval(progress['remaining_s'])} left"
-    if progress["step_ms"] is None:
-        return ""
-    steps = progress["steps"] * (progress["epochs"] - progress["epoch"]) - progress["step"]
-    return f"at least {tqdm.format_interval(steps * progress['step_ms'] / 1e3)} left"
-
-
-def _waiting(store: Store, job: Job) -> str:
-    ahead = store.ahead_of(job)
-    if not ahead:
-        return "starting TensorFlow"
-    return f"waiting behind run {ahead[0].id} ({len(ahead)} ahead)"
-
-
-def _follow(store: Store, begin: Callable[[], str], watch: Callable[[Job], None] = lambda _: None) -> Job:
-    """Waits for the end of a job. Ctrl-C and SIGTERM stop it; a second Ctrl-C leaves it alone.
-
-    Args:
-        store: Where the job is.
-        begin: Queues it and returns its id.
-        watch: Is shown the job again and again.
-    """
-    launcher = Launcher(store, keep_warm=False)
-    job: Job | None = None
-    interrupted = asked = False
-
-    def interrupt(*_: object) -> None:
-        nonlocal interrupted
-        interrupted = True
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        job = store.job(begin())
-        launcher.start()
-        while not job.status.is_final:
-            if interrupted and not asked:
-                asked = True
-                store.request_stop(job.id)
-                # Only now: a second Ctrl-C that came earlier would leave the run without having stopped it.
-                signal.signal(signal.SIGINT, signal.default_int_handler)
-                if job.kind is Kind.TRAIN:
-                    tqdm.write(f"Stopping run {job.id}. Ctrl-C again leaves it alone.", file=sys.stderr)
-            time.sleep(_POLL_S)
-            job = store.job(job.id)
-            watch(job)
-    except KeyboardInterrupt:
-        if job is None or job.kind is not Kind.TRAIN:
-            raise
-        tqdm.write(f"Left run {job.id}. See it with `python -m core show {job.id}`.", file=sys.stderr)
-        raise SystemExit(_INTERRUPTED) from None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        launcher.close()
-    if interrupted and job.kind is not Kind.TRAIN:
-        raise KeyboardInterrupt
-    return job
-
-
-def _echo_error(job: Job) -> None:
-    error = job.error or {"message": f"The job was {job.status}.", "hint": ""}
-    click.echo(f"Error: {error['message']}", err=True)
-    if error["hint"]:
-        click.echo(f"Hint: {error['hint']}", err=True)
 
 
 def _print_json(value: Any) -> None:

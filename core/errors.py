@@ -17,6 +17,9 @@
 
 from __future__ import annotations
 
+INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C has ended."""
+
 
 class MirrorboardError(Exception):
     """Base of all errors that are meant for people.
