@@ -212,6 +212,37 @@ print(fitted.history["loss"], model.optimizer.iterations.numpy())
     assert done.stdout.split()[-1] == "5"
 
 
+def test_a_word_that_comes_often_has_one_gradient():
+    """Adam squares the sum of what its occurrences say; Keras alone does not, see `test_framework`."""
+    script = """
+import numpy as np
+import tensorflow as tf
+from core.config import parse_config
+from core.engine import layout, models
+from core.engine.pipeline import batches
+config = parse_config({"layout": {"logical_devices": 2}, "model": {"optimizer": "adam"}})
+strategy = layout.apply(config.layout)
+x, y = np.ones((4, 300), np.int32), np.arange(4, dtype=np.int32)
+rows = batches(x, y, 4, strategy=strategy)
+with strategy.scope():
+    model = models.build(config, vocabulary=9, classes=4)
+plain = models.build(config, vocabulary=9, classes=4)
+plain.set_weights(model.get_weights())
+with tf.GradientTape() as tape:
+    loss = plain.compute_loss(x, y, plain(x, training=True), np.full(4, 0.25, np.float32))
+gradient = tape.gradient(loss, plain.trainable_weights[:1])[0]
+assert len(gradient.indices) == 1200
+model.fit(rows.dataset, shuffle=False, verbose=0)
+second_moment = model.optimizer._velocities[0].numpy()
+np.testing.assert_allclose(second_moment, 0.001 * tf.convert_to_tensor(gradient).numpy() ** 2, rtol=1e-4)
+assert second_moment[1].min() > 0
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_what_a_run_chooses_itself_takes_the_place_of_the_plan(run_job):
     execution = {"steps_per_execution": 2, "intra_op_threads": 2, "inter_op_threads": 0, "jit_compile": True}
     job = run_job(Kind.TRAIN, {**QUICK, "layout": {"strategy": "single"}, "execution": execution})

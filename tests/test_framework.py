@@ -147,6 +147,27 @@ def test_several_steps_in_a_call_fail_with_the_default_cross_device_ops(tmp_path
     assert (code, output.splitlines()[-1]) == (0, "trained")
 
 
+def test_adam_squares_each_occurrence_of_a_word_apart(tmp_path: Path) -> None:
+    """Adam's second moment is of a gradient, which for a word that comes twice is the sum of two.
+
+    Ours: `ReplicatedModel.train_step` adds a word's slices up before the optimizer sees them.
+    """
+    script = """
+def second_moment(gradient):
+    word = keras.Variable(np.zeros((1, 1), "float32"))
+    optimizer = keras.optimizers.Adam(beta_2=0.0)
+    optimizer.build([word])
+    optimizer.apply([gradient], [word])
+    return float(optimizer._velocities[0][0, 0])
+
+twice = tf.IndexedSlices(tf.constant([[1.0], [3.0]]), tf.constant([0, 0]), tf.constant([1, 1]))
+print(second_moment(twice), second_moment(tf.convert_to_tensor(twice)))
+"""
+    code, output = _outcome(tmp_path, script)
+    assert code == 0, output
+    assert output.splitlines()[-1] == "10.0 16.0"
+
+
 def test_xla_fails_with_replicas(tmp_path: Path) -> None:
     """Ours: `models.build` compiles with ``jit_compile=False``; Keras's default is "auto"."""
     code, output = _outcome(tmp_path, "fit(model(strategy(), jit_compile=True), data(32, 8))")

@@ -111,7 +111,11 @@ class ReplicatedModel(keras.Model):
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
             loss = self.compute_loss(x, y, y_pred, weights)
-        self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
+        # The embedding's gradient comes as one slice for each word of the batch. Keras 3.15 squares them apart
+        # (keras/src/backend/tensorflow/sparse.py), where Adam and Nadam mean the square of a word's sum.
+        # Added up first it is also reduced and applied in two thirds of the time on two logical CPUs.
+        gradients = [tf.convert_to_tensor(g) for g in tape.gradient(loss, self.trainable_weights)]
+        self.optimizer.apply(gradients, self.trainable_weights)
         if self.step_sums is not None:
             self.step_sums.update_state(_sums(y, y_pred, weights, loss))
         return self._counted(x, y, y_pred, weights, loss)
