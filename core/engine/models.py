@@ -111,7 +111,7 @@ class ReplicatedModel(keras.Model):
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
             loss = self.compute_loss(x, y, y_pred, weights)
-        # The embedding's gradient comes as one slice for each word of the batch. Keras 3.15 squares them apart
+        # The embedding's gradient comes as a slice for each word of the batch. Keras 3.15 squares them apart
         # (keras/src/backend/tensorflow/sparse.py), where Adam and Nadam mean the square of a word's sum.
         # Added up first it is also reduced and applied in two thirds of the time on two logical CPUs.
         gradients = [tf.convert_to_tensor(g) for g in tape.gradient(loss, self.trainable_weights)]
