@@ -26,6 +26,8 @@ Split = Literal["train", "test"]
 
 PADDING, START, UNKNOWN = 0, 1, 2
 """Word ids with a meaning of their own, as ``keras.datasets.reuters.load_data`` sets them (Keras 3.15)."""
+UNUSED = "<unused>"
+"""The word of an id that no word has."""
 VOCABULARY, CLASSES = 30_982, 46
 """Word ids and classes of Reuters as Keras gives it, and of the synthetic newswires made like it."""
 INDEX_OFFSET = 3
@@ -65,6 +67,12 @@ class Corpus:
     def vocabulary(self) -> int:
         """Number of different word ids, special ones included."""
         return len(self.words)
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """The id of each word that has one, special ones left out."""
+        special = self.words[: UNKNOWN + 1]
+        return {word: i for i, word in enumerate(self.words) if word not in special and word != UNUSED}
 
     def rows(self, split: Split) -> range:
         """Indices of a split's newswires."""

@@ -1,8 +1,9 @@
 """Starts engine processes, keeps one warm, and notices when one has died.
 
 An engine is ``python -m core.engine.worker``. Two roles divide the work: a *desk* engine answers
-questions that need no device layout (inspect, prepare, describe, export), one after another; a *layout*
-engine takes one job that fixes the process's devices (check, step, train), and ends with it.
+questions that need no device layout (inspect, prepare, describe, export, evaluate, classify), one after
+another; a *layout* engine takes one job that fixes the process's devices (check, step, train), and ends
+with it.
 
 The launcher talks to engines through the store alone, so several launchers (a dashboard restarted, a
 command line beside it) get along, and an engine in the middle of a run outlives the launcher that
@@ -29,7 +30,7 @@ from core.records import ACTIVE, Engine, Job, Kind, Status
 from core.store import Store
 
 ROLES: dict[str, tuple[Kind, ...]] = {
-    "desk": (Kind.INSPECT, Kind.PREPARE, Kind.DESCRIBE, Kind.EXPORT),
+    "desk": (Kind.INSPECT, Kind.PREPARE, Kind.DESCRIBE, Kind.EXPORT, Kind.EVALUATE, Kind.CLASSIFY),
     "layout": (Kind.CHECK, Kind.STEP, Kind.TRAIN),
 }
 

@@ -24,6 +24,10 @@ class Kind(StrEnum):
     TRAIN = "train"
     EXPORT = "export"
     """Write a run's model or curves for other programs."""
+    EVALUATE = "evaluate"
+    """Predict the newswires that a run was validated on."""
+    CLASSIFY = "classify"
+    """Ask a run's model about one newswire."""
     IMPORT = "import"
     """A training from elsewhere, of which the log was read."""
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from core import corpus as corpora
 from core.config import Dataset
-from core.corpus import INDEX_OFFSET, PADDING, START, UNKNOWN, Corpus
+from core.corpus import INDEX_OFFSET, PADDING, START, UNKNOWN, UNUSED, Corpus
 from core.engine import synthetic
 from core.errors import DatasetDamaged, DatasetError, DownloadFailed
 
@@ -93,7 +93,7 @@ def _reuters(progress: Progress) -> Corpus:
     index: dict[str, int] = _through_keras(
         keras.datasets.reuters.get_word_index, "reuters_word_index.json", progress
     )
-    words = ["<unused>"] * VOCABULARY
+    words = [UNUSED] * VOCABULARY
     words[PADDING], words[START], words[UNKNOWN] = "<pad>", "<start>", "<unk>"
     for word, rank in index.items():
         if rank + INDEX_OFFSET < VOCABULARY:

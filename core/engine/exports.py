@@ -14,9 +14,8 @@ import keras
 import tensorflow as tf
 
 from core.config import RunConfig
-from core.corpus import CLASSES, VOCABULARY
-from core.engine import models
 from core.engine.checkpoints import Arrays
+from core.engine.trained import trained
 from core.records import Metric
 
 ABOUT = "mirrorboard.json"
@@ -32,12 +31,7 @@ def export_model(config: RunConfig, values: Arrays, about: dict[str, Any], targe
         about: Run, epoch and the like, put into the file as JSON.
         target: ``….keras`` for Keras's own format, ``….zip`` for a zipped SavedModel.
     """
-    if config.training.deterministic:
-        keras.config.set_dtype_policy("float64")
-    keras.backend.clear_session(free_memory=False)
-    built = models.build(config, vocabulary=VOCABULARY, classes=CLASSES)
-    for variable, value in zip(built.variables, values, strict=True):
-        variable.assign(value)
+    built = trained(config, values)
     # The same layers without our training step, which only concerns replicas.
     model = keras.Model(built.input, built.output, name=f"run_{about['run_id']}_epoch_{about['epoch']}")
     text = json.dumps(about, indent=2)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from core.corpus import START, Corpus
+from core.corpus import START, UNUSED, Corpus
 
 TITLE = "Synthetic newswires (generated)"
 VOCABULARY = 30_982
@@ -38,7 +38,7 @@ _LENGTH_QUANTILES = (
 """Per mille of Reuters' training newswires, and the length in word ids that they stay below."""
 # fmt: on
 
-_SPECIAL_WORDS = ("<pad>", "<start>", "<unk>", "<unused>")
+_SPECIAL_WORDS = ("<pad>", "<start>", "<unk>", UNUSED)
 _SYLLABLES = tuple(consonant + vowel for consonant in "bdflmnrstv" for vowel in "aeiou")
 
 _GROUPS = 12

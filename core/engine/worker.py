@@ -24,15 +24,19 @@ import click
 import keras
 import tensorflow as tf
 
-from core.config import parse_config
+from core import predictions
+from core.config import RunConfig, parse_config
 from core.corpus import CLASSES, VOCABULARY
 from core.engine import datasets, devices, layout, models
 from core.engine.callbacks import Outbox, Stopped
 from core.engine.checkpoints import Checkpoints
+from core.engine.evaluation import classify, predict
 from core.engine.exports import export_event_files, export_model
 from core.engine.fit import train
+from core.engine.models import ReplicatedModel
 from core.engine.one_step import take_apart
 from core.engine.system import Sampler
+from core.engine.trained import trained
 from core.errors import ConfigError, MirrorboardError, StoreError, TrainingError
 from core.exports import exported
 from core.launcher import ROLES, engine_log, is_alive
@@ -272,6 +276,29 @@ class Worker:
             export_model(parse_config(run.config), values, job.config, target)
         return {"file": str(target)}
 
+    def _evaluate(self, job: Job, outbox: Outbox) -> dict[str, Any]:
+        config, model = self._model(job, outbox)
+        corpus = datasets.prepare(config.data.dataset, self._store.home, lambda *_: None)
+        outbox.phase = "predicting"
+        probabilities = predict(model, corpus.padded(predictions.SPLIT, config.data.max_len), outbox)
+        target = predictions.predicted(self._store.checkpoints(job.config["run_id"]), job.config)
+        predictions.write(
+            predictions.Predictions(corpus.split_labels(predictions.SPLIT), probabilities), target
+        )
+        return {"rows": len(probabilities)}
+
+    def _classify(self, job: Job, outbox: Outbox) -> dict[str, Any]:
+        config, model = self._model(job, outbox)
+        return classify(model, job.config["ids"], config.data.max_len)
+
+    def _model(self, job: Job, outbox: Outbox) -> tuple[RunConfig, ReplicatedModel]:
+        """The run that a job asks about, and its model of the epoch that it names."""
+        outbox.phase = "reading the checkpoint"
+        run = self._store.job(job.config["run_id"])
+        values = Checkpoints(self._store.checkpoints(run.id)).model(job.config["which"], job.config["epoch"])
+        config = parse_config(run.config)
+        return config, trained(config, values)
+
     def _step(self, job: Job, outbox: Outbox) -> dict[str, Any]:
         config = parse_config(job.config["run"])
         return take_apart(config, job.config["batch"], self._store.home, outbox)
@@ -336,6 +363,8 @@ _JOBS: dict[Kind, Callable[[Worker, Job, Outbox], dict[str, Any]]] = {
     Kind.DESCRIBE: Worker._describe,  # noqa: SLF001
     Kind.CHECK: Worker._check,  # noqa: SLF001
     Kind.EXPORT: Worker._export,  # noqa: SLF001
+    Kind.EVALUATE: Worker._evaluate,  # noqa: SLF001
+    Kind.CLASSIFY: Worker._classify,  # noqa: SLF001
     Kind.STEP: Worker._step,  # noqa: SLF001
     Kind.TRAIN: Worker._train,  # noqa: SLF001
 }

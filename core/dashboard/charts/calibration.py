@@ -50,15 +50,7 @@ def reliability_diagram(run_id: str, diagrams: Mapping[int, Sequence[Bin]]) -> b
         run_id: Zoom and hidden traces are kept as long as this stays the same.
         diagrams: Bins by one-based epoch: of the best, then of the last where that is another one.
     """
-    figure = go.Figure()
-    figure.add_scatter(
-        x=[0, 100],
-        y=[0, 100],
-        name="perfectly calibrated",
-        mode="lines",
-        line={"width": 1, "dash": "dash", "color": "var(--st-text-color)"},
-        hoverinfo="skip",
-    )
+    figure = _empty_diagram(run_id)
     best, last = next(iter(diagrams)), list(diagrams)[-1]
     looks = (
         ("best", best, "circle", 2),
@@ -68,17 +60,45 @@ def reliability_diagram(run_id: str, diagrams: Mapping[int, Sequence[Bin]]) -> b
     for what, epoch, symbol, place in looks:
         name = f"epoch {epoch}, {what}" if best != last else f"epoch {epoch}, best and last"
         figure.add_trace(
-            go.Scatter(
-                **_points(diagrams[epoch], name),
-                name=name,
-                mode="lines+markers",
-                line={"width": 2, "color": f"var(--palette-{place})"},
-                marker_symbol=symbol,
-                marker_line={"width": 1, "color": "var(--st-background-color)"},
-                hoverinfo="text",
-                visible=what == "last" or best != last,
-            )
+            _answers(name, diagrams[epoch], symbol, place, visible=what == "last" or best != last)
         )
+    epochs = f"best epoch {best} against last epoch {last}" if best != last else f"epoch {best}"
+    return chart(
+        figure,
+        f"Reliability diagram: {epochs}",
+        " ".join(_in_words(f"At epoch {epoch}", bins) for epoch, bins in diagrams.items()),
+        file=f"{run_id}-reliability",
+    )
+
+
+def reliability_of(models: Mapping[str, Sequence[Bin]]) -> bytes:
+    """How often each model's predictions of a confidence are right, against what they claim.
+
+    Args:
+        models: Bins of one or two models by their name.
+    """
+    figure = _empty_diagram(" ".join(models))
+    for (name, bins), symbol, place in zip(models.items(), ("circle", "diamond"), (0, 1), strict=False):
+        figure.add_trace(_answers(name, bins, symbol, place))
+    return chart(
+        figure,
+        "Reliability diagram: how often answers of each confidence are right",
+        " ".join(_in_words(f"With {name}", bins) for name, bins in models.items()),
+        file="reliability",
+    )
+
+
+def _empty_diagram(revision: str) -> go.Figure:
+    """A reliability diagram with nothing in it but the diagonal."""
+    figure = go.Figure()
+    figure.add_scatter(
+        x=[0, 100],
+        y=[0, 100],
+        name="perfectly calibrated",
+        mode="lines",
+        line={"width": 1, "dash": "dash", "color": "var(--st-text-color)"},
+        hoverinfo="skip",
+    )
     for text, x, y in (("underconfident", "left", "top"), ("overconfident", "right", "bottom")):
         figure.add_annotation(
             text=text,
@@ -95,13 +115,21 @@ def reliability_diagram(run_id: str, diagrams: Mapping[int, Sequence[Bin]]) -> b
         )
     figure.update_xaxes(title_text="Confidence, mean of each bin (%)", range=[0, 102])
     figure.update_yaxes(title_text="Right validation answers (%)", range=[-4, 104])
-    figure.update_layout(height=_HEIGHT, hovermode="closest", uirevision=run_id)
-    epochs = f"best epoch {best} against last epoch {last}" if best != last else f"epoch {best}"
-    return chart(
-        figure,
-        f"Reliability diagram: {epochs}",
-        " ".join(_in_words(epoch, bins) for epoch, bins in diagrams.items()),
-        file=f"{run_id}-reliability",
+    figure.update_layout(height=_HEIGHT, hovermode="closest", uirevision=revision)
+    return figure
+
+
+def _answers(name: str, bins: Sequence[Bin], symbol: str, place: int, *, visible: bool = True) -> go.Scatter:
+    """One model's line in a reliability diagram; `place` is that of its colour."""
+    return go.Scatter(
+        **_points(bins, name),
+        name=name,
+        mode="lines+markers",
+        line={"width": 2, "color": f"var(--palette-{place})"},
+        marker_symbol=symbol,
+        marker_line={"width": 1, "color": "var(--st-background-color)"},
+        hoverinfo="text",
+        visible=visible,
     )
 
 
@@ -126,11 +154,11 @@ def _points(bins: Sequence[Bin], name: str) -> dict[str, Any]:
     }
 
 
-def _in_words(epoch: int, bins: Sequence[Bin]) -> str:
+def _in_words(when: str, bins: Sequence[Bin]) -> str:
     error = expected_calibration_error(bins)
     if error is None:
-        return f"At epoch {epoch} no prediction had a finite confidence."
+        return f"{when} no prediction had a finite confidence."
     return (
-        f"At epoch {epoch} the confidence of {units.plural(sum(each.count for each in bins), 'prediction')}"
+        f"{when} the confidence of {units.plural(sum(each.count for each in bins), 'prediction')}"
         f" is off by {100 * error:.1f} points on average."
     )

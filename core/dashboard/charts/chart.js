@@ -94,16 +94,22 @@ const values = (column) => {
   return new ARRAYS[column.dtype](bytes.buffer);
 };
 
-// One row a point: trace, x, y. What is not a number is left empty.
+// One row a point: trace, x, y, and of a heatmap its value. What is not a number is left empty.
 const csv = ({ data, layout }) => {
   const cell = (value) => {
     if (value === null || value === undefined || Number.isNaN(value)) return "";
     return /[",\n]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : value;
   };
   const name = (axis) => cell(layout[axis]?.title?.text ?? axis[0]);
-  const rows = [`trace,${name("xaxis")},${name("yaxis")}`];
+  const value = data.some((trace) => trace.z) ? ",value" : "";
+  const rows = [`trace,${name("xaxis")},${name("yaxis")}${value}`];
   for (const trace of data) {
     const [x, y, label] = [values(trace.x), values(trace.y), cell(trace.name ?? "")];
+    if (trace.z) {
+      values(trace.z).forEach((z, i) => rows.push(
+        `${label},${cell(x[i % x.length])},${cell(y[Math.floor(i / x.length)])},${cell(z)}`));
+      continue;
+    }
     for (let i = 0; i < y.length; i += 1) rows.push(`${label},${cell(x[i])},${cell(y[i])}`);
   }
   return new Blob([rows.join("\n"), "\n"], { type: "text/csv" });
@@ -153,7 +159,7 @@ const menu = (node) => {
 
 export default async function ({ data, parentElement, setStateValue, setTriggerValue }) {
   const content = JSON.parse(new TextDecoder().decode(data));
-  const { src, label, title, file, thinned, figure } = content;
+  const { src, label, title, file, thinned, clickable, figure } = content;
   let node = parentElement.querySelector(".plot");
   if (!node) {
     const frame = document.createElement("figure");
@@ -170,7 +176,8 @@ export default async function ({ data, parentElement, setStateValue, setTriggerV
   frame.setAttribute("aria-label", label);
   frame.querySelector("figcaption span").textContent = title;
   node.style.minHeight = `${figure.layout.height}px`;
-  Object.assign(node, { src, file, thinned, toServer: { setStateValue, setTriggerValue } });
+  node.classList.toggle("clickable", clickable);
+  Object.assign(node, { src, file, thinned, clickable, toServer: { setStateValue, setTriggerValue } });
   if (content.csv && content.asked === node.asked) {
     node.asked = undefined;
     save(`${file}.csv`, csv(content.csv.figure));
@@ -225,6 +232,9 @@ export default async function ({ data, parentElement, setStateValue, setTriggerV
   if (!node.watcher) {
     node.on("plotly_relayout", (change) => zoomed(node, change));
     node.on("plotly_doubleclick", () => showAll(Plotly, node));
+    node.on("plotly_click", ({ points: [{ x, y }] }) => {
+      if (node.clickable) node.toServer.setTriggerValue("clicked", { x, y });
+    });
     let width = node.clientWidth;
     node.watcher = new ResizeObserver(() => {
       if (!node.clientWidth || node.clientWidth === width) return;

@@ -108,7 +108,13 @@ WHOLE = Part()
 
 
 def chart(
-    figure: go.Figure, title: str, description: str, *, file: str = "chart", thinned: bool = False
+    figure: go.Figure,
+    title: str,
+    description: str,
+    *,
+    file: str = "chart",
+    thinned: bool = False,
+    clickable: bool = False,
 ) -> bytes:
     """A figure ready to be shown any number of times.
 
@@ -118,9 +124,17 @@ def chart(
         description: The same for those who cannot see it, with the figures that matter.
         file: What the chart is called when it is saved, without an ending.
         thinned: Whether a drawing of the whole leaves points out.
+        clickable: Whether a click on a point means something; see `show`.
     """
     figure.layout.template = None
-    about = {"src": _address(_PLOTLY), "label": description, "title": title, "file": file, "thinned": thinned}
+    about = {
+        "src": _address(_PLOTLY),
+        "label": description,
+        "title": title,
+        "file": file,
+        "thinned": thinned,
+        "clickable": clickable,
+    }
     return _with(json.dumps(about, allow_nan=False).encode(), figure=figure.to_json().encode())
 
 
@@ -143,12 +157,15 @@ def _with(content: bytes, **more: bytes) -> bytes:
     return content[:-1] + members + b"}"
 
 
-def show(content: bytes | Callable[[Part], bytes], key: str) -> None:
+def show(
+    content: bytes | Callable[[Part], bytes], key: str, *, on_click: Callable[[Any, Any], None] | None = None
+) -> None:
     """Draws what `chart` made. The key is what keeps the node, and with it zoom and hidden traces.
 
     Args:
         content: The chart; of one that may be thinned, what makes it for the part that is looked at.
         key: Of the chart, the same in every refresh.
+        on_click: Told x and y of the point that was clicked, before the page is drawn anew.
     """
     if not isinstance(content, bytes):
         # What the browser has told about the node: `report` and `menu` in chart.js.
@@ -159,7 +176,13 @@ def show(content: bytes | Callable[[Part], bytes], key: str) -> None:
         content = content(part)
         if every_point is not None:
             content = _with(content, asked=json.dumps(asked).encode(), csv=every_point)
-    _mount(key=key, data=content)
+
+    def clicked() -> None:
+        point = (st.session_state.get(key) or {}).get("clicked")
+        if on_click is not None and isinstance(point, Mapping):
+            on_click(point.get("x"), point.get("y"))
+
+    _mount(key=key, data=content, **({"on_clicked_change": clicked} if on_click else {}))
 
 
 def _part(zoom: Any) -> Part:
