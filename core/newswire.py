@@ -2,8 +2,8 @@
 
 The word index of ``keras.datasets.reuters`` was made with Keras 2's ``text_to_word_sequence``: lower case,
 parted at the characters of `_SEPARATORS`, apostrophes kept (keras_preprocessing 1.1.2, ``text.py``; Keras 3
-has no such function any more). Sequences begin with the start mark and unknown words have an id of their own, as
-in ``load_data`` (Keras 3.15, ``start_char=1``, ``oov_char=2``).
+has no such function any more). Sequences begin with the start mark, and unknown words have an id of their
+own, as in ``load_data`` (Keras 3.15, ``start_char=1``, ``oov_char=2``).
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from core.errors import ConfigError
 
 MOST_CHARACTERS = 100_000
 """Of a text that is read; the longest newswire of Reuters has about 13,000."""
+_LONGEST = 40
+"""Characters of a word that are told."""
 
 _SEPARATORS = r'!"#$%&()*+,\-./:;<=>?@\[\\\]^_`{|}~\t\n'
 _WORD = re.compile(rf"[^{_SEPARATORS}\s]+")
@@ -57,6 +59,11 @@ class Newswire:
     words: Sequence[Word]
     cut: int
     ids: Sequence[int]
+
+    def word(self, at: int) -> str:
+        """The text of one word, or the beginning of one that is too long to be any."""
+        word = self.words[at]
+        return self.text[word.start : min(word.end, word.start + _LONGEST)]
 
     @property
     def has_start(self) -> bool:

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import streamlit as st
 
-from core.config import DATASET_NAMES, DEFAULT_LEARNING_RATE, Dataset, RunConfig, parse_config
+from core.config import DEFAULT_LEARNING_RATE, Dataset, RunConfig
 from core.dashboard import draft, forms, units
+from core.dashboard.chooser import choose
 from core.dashboard.downloads import downloads
-from core.dashboard.frame import page, problem, problem_of_step, rerun_when_done, reuters_missing
+from core.dashboard.frame import (
+    EVALUATE,
+    link,
+    page,
+    problem,
+    problem_of_step,
+    rerun_when_done,
+    reuters_missing,
+)
 from core.dashboard.live import view
 from core.dashboard.pulse import follow
 from core.dashboard.run_panel import PANEL, Drawn, about, live_panel, news, summary
 from core.dashboard.server import machine, missing_device, readiness, too_large
 from core.errors import ConfigError, RunNotFound
-from core.records import RUNS, Job, Kind
+from core.records import RUNS, Kind
 from core.store import Store
 
 _MONITORS = {"val_loss": "Validation loss", "val_sparse_categorical_accuracy": "Validation accuracy"}
-_NAME = 24  # characters of a run's name in the list
 
 
 def _form(error: ConfigError | None) -> None:
@@ -183,40 +191,6 @@ def _new_run(store: Store) -> None:
         st.rerun()
 
 
-def _name(job: Job) -> str:
-    """What distinguishes a run comes first: a phone shows some 40 characters of it."""
-    short = job.name if len(job.name) <= _NAME else f"{job.name[: _NAME - 1].rstrip()}…"
-    begun = f"{short or job.id}, {units.moment(job.created_at)}"
-    ident = f" ({job.id})" if job.name else ""
-    if job.kind is Kind.IMPORT:
-        return f"{begun}: imported{ident}"
-    config = parse_config(job.config)
-    where = units.plural(config.layout.replicas, "replica")
-    return f"{begun}: {DATASET_NAMES[config.data.dataset]}, {where}{ident}"
-
-
-def _chooser(runs: list[Job]) -> None:
-    names = {job.id: _name(job) for job in runs}
-    chosen = draft.chosen_run()
-    st.session_state["chooser"] = chosen if chosen in names else None
-
-    def choose() -> None:
-        # The browser answers with the words it shows (Streamlit 1.67). When a run has been renamed since,
-        # they are no run's any more, and Streamlit takes them for a new choice.
-        if st.session_state["chooser"] in names:
-            draft.choose_run(st.session_state["chooser"])
-
-    st.selectbox(
-        "Run",
-        list(names),
-        format_func=lambda run_id: names.get(run_id, run_id),
-        key="chooser",
-        on_change=choose,
-        index=None,
-        placeholder="Choose a run",
-    )
-
-
 def _run(store: Store, run_id: str) -> None:
     try:
         shown = view(store, run_id)
@@ -231,6 +205,8 @@ def _run(store: Store, run_id: str) -> None:
     if drawn is not None:
         follow(lambda: news(view(store, run_id), drawn))
     else:
+        if job.checkpoint_epochs:
+            link(EVALUATE, "Evaluate this run's model")
         downloads(store, job)
 
 
@@ -243,7 +219,7 @@ with page("Training", "Start a run, watch it learn, and see where it begins to o
     with st.expander("New run", icon=":material/add_circle:", expanded=chosen is None):
         _new_run(store)
     if runs:
-        _chooser(runs)
+        choose(runs)
     if chosen is not None:
         _run(store, chosen)
     elif not runs:

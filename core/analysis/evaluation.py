@@ -134,7 +134,8 @@ def _in_top(probabilities: NDArray[np.float32], labels: NDArray[np.int32]) -> ND
     """Whether fewer than five classes are likelier than the right one, as TensorFlow's ``InTopK`` counts."""
     own = probabilities[np.arange(len(labels)), labels]
     likelier = (probabilities > own[:, None]).sum(axis=1)
-    return np.isfinite(own) & (likelier < TOP_K)
+    found: NDArray[np.bool_] = np.isfinite(own) & (likelier < TOP_K)
+    return found
 
 
 def ordered(confusion: NDArray[np.int64], by: Order) -> NDArray[np.int64]:
@@ -158,7 +159,8 @@ def ordered(confusion: NDArray[np.int64], by: Order) -> NDArray[np.int64]:
 def shares(confusion: NDArray[np.int64]) -> NDArray[np.float64]:
     """Each row's counts as shares of the row, 0 to 1; NaN for a class without examples."""
     support = confusion.sum(axis=1, keepdims=True)
-    return np.divide(confusion, support, where=support > 0, out=np.full(confusion.shape, np.nan))
+    found: NDArray[np.float64] = np.full(confusion.shape, np.nan)
+    return np.divide(confusion, support, where=support > 0, out=found)
 
 
 def cell(

@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 
 from core.config import MODEL_LIMITS, DeviceLayout, RunConfig, parse_config
 from core.errors import ConfigError
+from core.exports import Which
 from core.records import Scaling, Status
 
 _ADDRESS = """
@@ -119,6 +120,13 @@ _VIEWS = {
         ("step.batch", 1, int),
         ("compare.along", "epoch", Literal["epoch", "step", "time"]),
         ("compare.baseline", "", str),
+        ("which", "best", Which),
+        ("compare", "", str),
+        ("matrix.of", "first", Literal["first", "second"]),
+        ("matrix.values", "counts", Literal["counts", "shares"]),
+        ("matrix.order", "support", Literal["support", "confusion"]),
+        ("cell.true", -1, int),
+        ("cell.answer", -1, int),
         ("scaling.kind", Scaling.STRONG, Scaling),
         ("scaling.replicas", [1, 2, 4], list[int]),
         ("study", "", str),

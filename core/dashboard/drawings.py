@@ -55,6 +55,14 @@ _CSS = """
 .exchange circle { fill: var(--st-background-color); stroke-width: 3; }
 .exchange line { stroke: var(--st-text-color); opacity: 0.6; stroke-width: 1.5; }
 .exchange path { fill: var(--st-text-color); }
+.newswire { white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.75; font-size: 0.92rem; }
+.newswire mark { color: inherit; border-radius: 3px; padding: 0.1em 0.12em;
+                 background: color-mix(in srgb, var(--tint) calc(var(--weight) * 1%), transparent); }
+.newswire u { text-decoration: underline dotted 2px; text-underline-offset: 3px; }
+.newswire s { opacity: 0.6; }
+.bars { display: grid; grid-template-columns: max-content 1fr max-content; gap: 0.3rem 0.7rem;
+        align-items: center; max-width: 34rem; }
+.bars i { display: block; height: 0.85rem; border-radius: 3px; background: var(--c0); min-width: 1px; }
 .stage { display: flex; align-items: flex-end; height: 130px; justify-content: center; }
 """
 

@@ -65,6 +65,7 @@ STEPS = (
 )
 
 ONE_STEP = Step("Inside one step", "pages/one_step.py", ":material/slow_motion_video:")
+EVALUATE = Step("Evaluate", "pages/evaluate.py", ":material/fact_check:")
 RUNS = Step("Runs", "pages/runs.py", ":material/table_rows:")
 SCALING = Step("Scaling", "pages/scaling.py", ":material/speed:")
 
@@ -209,6 +210,7 @@ def _links() -> None:
     for number, step in enumerate(STEPS, start=1):
         link(step, f"{number}. {step.name}")
     link(ONE_STEP, ONE_STEP.name)
+    link(EVALUATE, EVALUATE.name)
     link(RUNS, RUNS.name)
     link(SCALING, SCALING.name)
     st.divider()

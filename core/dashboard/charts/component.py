@@ -182,7 +182,10 @@ def show(
         if on_click is not None and isinstance(point, Mapping):
             on_click(point.get("x"), point.get("y"))
 
-    _mount(key=key, data=content, **({"on_clicked_change": clicked} if on_click else {}))
+    if on_click is None:
+        _mount(key=key, data=content)
+    else:
+        _mount(key=key, data=content, on_clicked_change=clicked)
 
 
 def _part(zoom: Any) -> Part:

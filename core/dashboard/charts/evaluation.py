@@ -19,6 +19,7 @@ _AROUND = 150
 def confusion_matrix(
     run_id: str,
     names: Sequence[str],
+    *,
     confusion: NDArray[np.int64],
     shares: NDArray[np.float64] | None,
     order: NDArray[np.int64],
@@ -56,8 +57,8 @@ def confusion_matrix(
             customdata=np.stack(
                 [counts, 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)], axis=2
             ),
-            hovertemplate="%{y}, taken for %{x}<br>%{customdata[0]:,} newswires, %{customdata[1]:.1f} % of its"
-            " class<extra></extra>",
+            hovertemplate="%{y}, taken for %{x}<br>newswires: %{customdata[0]:,}, %{customdata[1]:.1f} %"
+            " of the class<extra></extra>",
             hoverongaps=False,
             xgap=1,
             ygap=1,
@@ -95,7 +96,7 @@ def confusion_matrix(
     figure.update_layout(height=_AROUND + _ROW * len(order), uirevision=run_id)
     wrong = counts.sum() - counts.trace()
     mistakes = confusion - np.diag(confusion.diagonal())
-    true, answer = np.unravel_index(mistakes.argmax(), mistakes.shape)
+    true, answer = divmod(int(mistakes.argmax()), len(names))
     often = f" Most often, {mistakes[true, answer]:,} times, {names[true]} was taken for {names[answer]}."
     return chart(
         figure,
