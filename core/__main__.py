@@ -1,9 +1,9 @@
 """The command line: the same engine without a browser.
 
-``python -m core devices|train|runs|show|stop|pause|resume|extend|export|diagnose``, ``backup|restore|health``
-and ``launcher`` take ``--json`` and ``--home``. Exit code 0: the run completed, or was stopped or paused; 1:
-it failed, or its status does not allow what was asked; 2: the configuration, or the log to diagnose, is
-invalid; 130: Ctrl-C ended the command itself.
+``python -m core devices|train|runs|show|stop|pause|resume|extend|evaluate|export|diagnose``,
+``backup|restore|health`` and ``launcher`` take ``--json`` and ``--home``. Exit code 0: the run completed, or
+was stopped or paused; 1: it failed, or its status does not allow what was asked; 2: the configuration, or
+the log to diagnose, is invalid; 130: Ctrl-C ended the command itself.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from typing import Any, get_args
 import click
 
 from core import config as settings
+from core import corpus, predictions
 from core.analysis.imported import read_history
 from core.analysis.overfitting import diagnose as diagnose_history
 from core.backup import backup as back_up_store
@@ -389,6 +390,49 @@ def extend(ctx: click.Context, run_id: str, epochs: int, home: Path | None, as_j
     """Train a run that has ended for some epochs more."""
     store = _store(ctx, home)
     _train_to_the_end(ctx, store, lambda: store.extend(run_id, epochs), quiet=_wants_json(ctx, as_json))
+
+
+@main.command()
+@click.argument("run_id")
+@click.option("--which", type=_Choice(Which), default="best", show_default=True, help="Of the models.")
+@_shared
+@click.pass_context
+def evaluate(ctx: click.Context, run_id: str, which: Which, home: Path | None, as_json: bool) -> None:
+    """Judge a finished run's model on the newswires it was validated on, class by class."""
+    # Its scikit-learn takes a second to import, which the other commands need not wait for.
+    from core.analysis.evaluation import evaluate as judge  # noqa: PLC0415
+
+    store = _store(ctx, home)
+    run = store.job(run_id)
+    asked = predictions.order(run, which)
+    file = predictions.predicted(store.checkpoints(run_id), asked)
+    if not file.exists():
+        job = follow(store, lambda: store.submit(Kind.EVALUATE, asked))
+        if job.status is not Status.COMPLETED:
+            echo_error(job)
+            ctx.exit(1)
+    data = corpus.load(store.home, parse_config(run.config).data.dataset)
+    made = predictions.read(file, data)
+    found = judge(made.probabilities, made.labels, data.split_labels("train")).to_json(data.class_names)
+    if _wants_json(ctx, as_json):
+        _print_json({"run_id": run_id, "which": which, "epoch": asked["epoch"], **found})
+        return
+    click.echo(f"Run {run_id}, {which} epoch {asked['epoch']}, on {plural(found['examples'], 'newswire')}")
+    for label, value in (
+        ("accuracy", found["accuracy"]),
+        ("top-5 accuracy", found["top_5_accuracy"]),
+        (f"always {found['majority_class']}", found["majority_accuracy"]),
+        ("five largest classes", found["majority_top_5_accuracy"]),
+        ("macro F1", found["macro_f1"]),
+        ("calibration error (ECE)", found["expected_calibration_error"]),
+    ):
+        click.echo(f"{label:<24}  {'–' if value is None else f'{100 * value:5.1f} %'}")
+    click.echo(f"{'class':<24}  support  precision  recall     F1")
+    for row in sorted(found["classes"], key=lambda row: -row["support"]):
+        click.echo(
+            f"{row['class']:>2} {row['name']:<21}  {row['support']:>7,}  {100 * row['precision']:>7.1f} %"
+            f"  {100 * row['recall']:>4.1f} %  {100 * row['f1']:>4.1f} %"
+        )
 
 
 @main.command()

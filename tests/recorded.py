@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from core import corpus
+from core import corpus, predictions
 from core.config import RunConfig
 from core.corpus import Corpus
 from core.errors import TrainingError
+from core.exports import Which
+from core.predictions import Predictions
 from core.records import Engine, Job, Kind, LogLine, Metric, Status
 from core.store import Store
 
@@ -162,4 +164,17 @@ def prepared(store: Store) -> Corpus:
         class_names=["earn", "acq", "crude", "grain", "trade"],
     )
     corpus.save(made, store.home)
+    return made
+
+
+def evaluated(store: Store, run: Job, data: Corpus, *, which: Which = "best", seed: int = 1) -> Predictions:
+    """A run's model evaluated on a small corpus; it is right about twice in three."""
+    random = np.random.default_rng(seed)
+    labels = data.split_labels("test")
+    logits = random.normal(size=(len(labels), len(data.class_names)))
+    logits[np.arange(len(labels)), labels] += 1.5
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    made = Predictions(labels, probabilities.astype(np.float32))
+    asked = predictions.order(run, which)
+    predictions.write(made, predictions.predicted(store.checkpoints(run.id), asked))
     return made

@@ -29,6 +29,7 @@ PAGES = {
     "model": "Model",
     "training": "Training",
     "one_step": "Inside one step",
+    "evaluate": "Evaluate",
     "runs": "Runs",
     "scaling": "Scaling",
 }

@@ -48,6 +48,7 @@ PAGES = {
     "pages/model.py": "Model",
     "pages/training.py": "Training",
     "pages/one_step.py": "Inside one step",
+    "pages/evaluate.py": "Evaluate",
     "pages/runs.py": "Runs",
     "pages/scaling.py": "Scaling",
 }

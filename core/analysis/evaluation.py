@@ -159,8 +159,8 @@ def ordered(confusion: NDArray[np.int64], by: Order) -> NDArray[np.int64]:
 def shares(confusion: NDArray[np.int64]) -> NDArray[np.float64]:
     """Each row's counts as shares of the row, 0 to 1; NaN for a class without examples."""
     support = confusion.sum(axis=1, keepdims=True)
-    found: NDArray[np.float64] = np.full(confusion.shape, np.nan)
-    return np.divide(confusion, support, where=support > 0, out=found)
+    found: NDArray[np.float64] = np.where(support > 0, confusion / np.maximum(support, 1), np.nan)
+    return found
 
 
 def cell(

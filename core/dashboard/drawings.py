@@ -56,7 +56,7 @@ _CSS = """
 .exchange line { stroke: var(--st-text-color); opacity: 0.6; stroke-width: 1.5; }
 .exchange path { fill: var(--st-text-color); }
 .newswire { white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.75; font-size: 0.92rem; }
-.newswire mark { color: inherit; border-radius: 3px; padding: 0.1em 0.12em;
+.newswire mark { color: inherit; border-radius: 3px; padding: 0.1em 0;
                  background: color-mix(in srgb, var(--tint) calc(var(--weight) * 1%), transparent); }
 .newswire u { text-decoration: underline dotted 2px; text-underline-offset: 3px; }
 .newswire s { opacity: 0.6; }

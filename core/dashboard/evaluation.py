@@ -173,7 +173,7 @@ def headline(models: Sequence[Judged]) -> None:
                     units.percent(value),
                     None
                     if baseline is None or value is None
-                    else f"{100 * (value - baseline):+.1f} points on the baseline",
+                    else f"{100 * (value - baseline):+.1f} points over the baseline",
                     help=figure.meaning,
                     width="content",
                 )
@@ -269,10 +269,9 @@ def calibration(models: Sequence[Judged]) -> None:
     )
     for model in models:
         error = model.evaluation.calibration_error
-        name = f"{plain(model.title)}: " if len(models) > 1 else ""
         st.caption(
-            f"{name}no answer has a finite confidence."
+            f"{plain(model.title)}: no answer has a finite confidence."
             if error is None
-            else f"{name}expected calibration error (ECE) {100 * error:.1f} percentage points. So far are"
-            " confidence and accuracy apart, on average."
+            else f"{plain(model.title)}: confidence and accuracy are {100 * error:.1f} percentage points"
+            " apart on average (expected calibration error, ECE)."
         )

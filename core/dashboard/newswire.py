@@ -127,14 +127,12 @@ def _marked(read: Newswire, weights: Sequence[float]) -> str:
     parts = [f"<s>{escape(text[:at])}</s>" if read.cut else escape(text[:at])]
     for word, weight in zip(kept, weights, strict=True):
         shown = escape(text[word.start : word.end])
-        note = "" if word.is_known else " The model does not know this word."
         shown = shown if word.is_known else f"<u>{shown}</u>"
-        strength = _STRONGEST * abs(weight) / largest
-        parts += [
-            escape(text[at : word.start]),
-            f'<mark style="--tint:var(--c{0 if weight > 0 else 1});--weight:{strength:.1f}"'
-            f' title="{100 * weight:+.2f} percentage points.{note}">{shown}</mark>',
-        ]
+        note = "" if word.is_known else " Not in the model's vocabulary."
+        style = f"--tint:var(--c{0 if weight > 0 else 1});--weight:{_STRONGEST * abs(weight) / largest:.1f}"
+        title = f"{100 * weight:+.2f} percentage points.{note}"
+        parts.append(escape(text[at : word.start]))
+        parts.append(f'<mark style="{style}" title="{title}">{shown}</mark>')
         at = word.end
     return "".join([*parts, escape(text[at:])])
 
@@ -145,8 +143,8 @@ def _in_words(model: Judged, read: Newswire) -> str:
     said = [f"{units.plural(len(read.words), 'word')}."]
     if unknown:
         said.append(
-            f"{units.plural(unknown, 'of them is', 'of them are')} unknown to the model, to which all such words"
-            " are one, and underlined."
+            f"{units.plural(unknown, 'of them is', 'of them are')} not in the model's vocabulary and"
+            " underlined; to the model all such words are the same."
         )
     if read.cut:
         ends = f"from “{read.word(0)}” to “{read.word(read.cut - 1)}”"
