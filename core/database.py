@@ -108,6 +108,10 @@ _MIGRATIONS = [
     ALTER TABLE jobs ADD COLUMN scaling TEXT CHECK ((scaling IS NULL) = (study IS NULL));
     CREATE INDEX jobs_by_study ON jobs (study) WHERE study IS NOT NULL
     """,
+    """
+    ALTER TABLE jobs ADD COLUMN elapsed_s REAL;
+    ALTER TABLE engines ADD COLUMN boot_id TEXT NOT NULL DEFAULT ''
+    """,
 ]
 
 FILE_NAME = "mirrorboard.sqlite3"

@@ -12,6 +12,7 @@
     │   ├── DownloadFailed   its files are not cached and could not be fetched
     │   └── DatasetDamaged   its cached file is damaged and could not be fetched again
     ├── EngineError          an engine process failed or disappeared
+    │   └── OutOfMemory      there was not enough memory for it
     └── TrainingError        TensorFlow or Keras refused or broke off the training
 """
 
@@ -83,6 +84,10 @@ class DatasetDamaged(DatasetError):
 
 class EngineError(MirrorboardError):
     """An engine process failed or disappeared."""
+
+
+class OutOfMemory(EngineError):
+    """There was not enough memory for what an engine was to do."""
 
 
 class TrainingError(MirrorboardError):

@@ -11,7 +11,7 @@ import psutil
 
 from core.database import FILE_NAME
 from core.errors import StoreError
-from core.launcher import is_alive
+from core.processes import is_alive, started_at
 from core.records import ACTIVE, Engine, Job, Kind, Status
 from core.store import Store
 
@@ -74,10 +74,8 @@ def examine(home: Path, patience_s: float = 60.0) -> dict[str, Any]:
 def _is_owned(engine: Engine) -> bool:
     """True while the engine and the launcher that started it live; a reused pid began later."""
     try:
-        owner = psutil.Process(engine.owner_pid)
-        return (
-            is_alive(engine.pid, engine.pid_started_at) and owner.create_time() <= engine.pid_started_at + 1
-        )
+        lives = is_alive(engine.pid, engine.pid_started_at, engine.boot_id)
+        return lives and started_at(engine.owner_pid) <= engine.pid_started_at
     except psutil.Error:
         return False
 

@@ -23,11 +23,12 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
-from core.errors import EngineError, RunNotFound, StoreError
+from core import faults
+from core.errors import RunNotFound, StoreError
+from core.processes import boot_id, is_alive, started_at
 from core.records import ACTIVE, Engine, Job, Kind, Status
 from core.store import Store
+from core.watchdog import Watchdog, first_step_limit_s
 
 ROLES: dict[str, tuple[Kind, ...]] = {
     "desk": (Kind.INSPECT, Kind.PREPARE, Kind.DESCRIBE, Kind.EXPORT, Kind.EVALUATE, Kind.CLASSIFY),
@@ -58,40 +59,21 @@ def engine_log(home: Path, engine_id: str) -> Path:
     return home / "engines" / f"{engine_id}.log"
 
 
-def is_alive(pid: int, started_at: float) -> bool:
-    """True while the process that had this pid at that time runs; a reused pid does not count."""
-    try:
-        process = psutil.Process(pid)
-        return abs(process.create_time() - started_at) < 1 and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
-
-
-def exit_in_words(code: int) -> str:
-    """What an exit code says, such as ``killed: signal 9, often out of memory``."""
-    if code >= 0:
-        return f"exit code {code}"
-    words: dict[int, str] = {
-        signal.SIGKILL: "killed: signal 9, often out of memory",
-        signal.SIGSEGV: "crashed: signal 11, a fault in native code",
-        signal.SIGABRT: "aborted: signal 6, native code gave up",
-        signal.SIGBUS: "crashed: signal 7, often a full disk or shared memory",
-        signal.SIGTERM: "terminated: signal 15",
-    }
-    return words.get(-code, f"killed: signal {-code}")
-
-
 class Launcher:
     """Keeps a store's jobs supplied with engines, in a background thread.
 
     Args:
         store: Whose jobs.
         keep_warm: Also hold a desk and a layout engine ready before there is work for them.
+
+    Raises:
+        ConfigError: The environment's limit for the first step is none.
     """
 
     def __init__(self, store: Store, *, keep_warm: bool = True) -> None:
         self._store = store
         self._keep_warm = keep_warm
+        self._watchdog = Watchdog(first_step_limit_s())
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._exits: dict[str, int] = {}
         self._wake = threading.Event()
@@ -132,13 +114,18 @@ class Launcher:
                 self._forget(engine_id)
 
     def _run(self) -> None:
+        told = ""
         while not self._closed.is_set():
             try:
                 self._tick()
             except (StoreError, OSError) as error:
                 # A store that does not answer, a full disk, no more processes: the pages show the first,
                 # and the next tick may do better.
-                _log.warning("%s", error)
+                if str(error) != told:
+                    _log.warning("%s", error)
+                told = str(error)
+            else:
+                told = ""
             self._wake.wait(_TICK_S)
             self._wake.clear()
 
@@ -148,14 +135,26 @@ class Launcher:
             if code is not None:
                 del self._children[engine_id]
                 self._exits[engine_id] = code
+        self._end_hanging()
         self.bury_dead_engines()
         self._supply()
+
+    def _end_hanging(self) -> None:
+        """Fails jobs that hang before their first step, and kills their engines."""
+        active = self._store.jobs(kinds=ROLES["layout"], statuses=ACTIVE)
+        for job in self._watchdog.hanging(active, time.monotonic()):
+            # Failed first: an engine that is only found dead would be taken for lost.
+            self._store.finish(job.id, Status.FAILED, error=faults.hung(job, self._watchdog.limit_s))
+            for engine in self._store.engines():
+                if engine.id == job.engine_id and self._lives(engine):
+                    with suppress(ProcessLookupError):
+                        os.kill(engine.pid, signal.SIGKILL)
 
     def bury_dead_engines(self) -> None:
         """Ends the jobs of engines that are gone, and forgets those engines; starts none."""
         for engine in self._store.engines():
             known = engine.id in self._exits
-            if not known and is_alive(engine.pid, engine.pid_started_at):
+            if not known and self._lives(engine):
                 continue
             if engine.job is not None:
                 job = self._job_of(engine)
@@ -168,6 +167,9 @@ class Launcher:
         for job in self._store.jobs(statuses=ACTIVE):
             if job.engine_id not in {engine.id for engine in self._store.engines()}:
                 self._end_lost(job)
+
+    def _lives(self, engine: Engine) -> bool:
+        return is_alive(engine.pid, engine.pid_started_at, engine.boot_id)
 
     def _job_of(self, engine: Engine) -> Job | None:
         """The job that an engine has to end; None where that is done, or the run was deleted or resumed."""
@@ -186,30 +188,21 @@ class Launcher:
         """Writes the end of a job whose engine is gone; False when somebody else should first."""
         code = self._exits.get(engine.id)
         if code is None:
-            if time.time() - (job.heartbeat_at or 0) < _GRACE_S:
+            # A heartbeat far in the future means that the clock was set back since.
+            if abs(time.time() - (job.heartbeat_at or 0)) < _GRACE_S:
                 return False
             return self._end_lost(job)
-        error = EngineError(
-            f"The engine process ended before the job did ({exit_in_words(code)}).",
-            f"What was recorded is kept. {_again(job)} When out of memory, use a smaller model or batch.",
-        )
         details = tail(engine_log(self._store.home, engine.id))
+        error = faults.died(job, code, details)
         return self._store.finish(job.id, Status.FAILED, error=error, details=details)
 
     def _end_lost(self, job: Job) -> bool:
-        error = EngineError(
-            "The engine process disappeared, and nobody was there to see its exit code.",
-            f"What was recorded is kept. The machine may have been restarted. {_again(job)}",
-        )
-        return self._store.finish(job.id, Status.LOST, error=error)
+        return self._store.finish(job.id, Status.LOST, error=faults.disappeared(job))
 
     def _fail_waiting(self, engine: Engine) -> None:
         """An engine that cannot even start would leave its jobs queued for ever."""
         details = tail(engine_log(self._store.home, engine.id))
-        error = EngineError(
-            f"The engine process could not start ({exit_in_words(self._exits[engine.id])}).",
-            "Check that TensorFlow is installed: python -c 'import tensorflow'.",
-        )
+        error = faults.could_not_start(self._exits[engine.id])
         for job in self._store.jobs(kinds=ROLES[engine.role], statuses=[Status.QUEUED]):
             self._store.finish(job.id, Status.FAILED, error=error, details=details)
         self._keep_warm = False
@@ -239,7 +232,7 @@ class Launcher:
         engine_id = secrets.token_hex(4)
         log = engine_log(self._store.home, engine_id)
         log.parent.mkdir(parents=True, exist_ok=True)
-        me = psutil.Process()
+        me = os.getpid()
         with log.open("wb") as output:
             child = subprocess.Popen(
                 [
@@ -253,9 +246,9 @@ class Launcher:
                     "--id",
                     engine_id,
                     "--owner",
-                    str(me.pid),
+                    str(me),
                     "--owner-started-at",
-                    str(me.create_time()),
+                    str(started_at(me)),
                 ],
                 cwd=Path(__file__).parent.parent,
                 env={**os.environ, **ENGINE_ENVIRONMENT},
@@ -271,19 +264,14 @@ class Launcher:
                 id=engine_id,
                 role=role,
                 pid=child.pid,
-                pid_started_at=psutil.Process(child.pid).create_time(),
-                owner_pid=me.pid,
+                pid_started_at=started_at(child.pid),
+                owner_pid=me,
                 started_at=time.time(),
                 ready_at=None,
                 job=None,
+                boot_id=boot_id(),
             )
         )
-
-
-def _again(job: Job) -> str:
-    if job.checkpoint_epochs:
-        return f"Resume it: it goes on after epoch {job.checkpoint_epochs:,}."
-    return "Start again."
 
 
 def _overdue(job: Job) -> bool:

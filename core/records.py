@@ -47,6 +47,8 @@ class Status(StrEnum):
     COMPLETED = "completed"
     STOPPED = "stopped"
     FAILED = "failed"
+    DIVERGED = "diverged"
+    """The loss is no finite number any more."""
     LOST = "lost"
 
     @property
@@ -105,6 +107,8 @@ class Job:
     """Id of the scaling study that a run belongs to; the same for all its runs."""
     scaling: Scaling | None
     """Kind of that study."""
+    elapsed_s: float | None
+    """Seconds since the job was claimed, by the engine's monotonic clock as of its last heartbeat."""
     pid: int | None
     """Of the engine process, while the job runs."""
 
@@ -116,9 +120,12 @@ class Job:
     @property
     def duration_s(self) -> float | None:
         """Seconds from the claim to the end, or to now; of a resumed run without the time in between."""
+        if self.elapsed_s is not None:
+            return self.trained_s + self.elapsed_s
         if self.started_at is None:
             return self.trained_s or None
-        return self.trained_s + (self.finished_at or time.time()) - self.started_at
+        # Of a run that came without: somebody may have set the clock meanwhile.
+        return self.trained_s + max(0.0, (self.finished_at or time.time()) - self.started_at)
 
     @property
     def checkpoint_epochs(self) -> int:
@@ -145,10 +152,13 @@ class Engine:
     role: str
     pid: int
     pid_started_at: float
+    """As `core.processes.started_at` tells it."""
     owner_pid: int
     started_at: float
     ready_at: float | None
     job: str | None
+    boot_id: str = ""
+    """Of the machine's start that the process belongs to."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, command, json_of, wait_for
 
-from core.launcher import is_alive
+from core.processes import is_alive
 from core.records import Kind, Status
 from core.store import Store
 
@@ -276,7 +276,7 @@ def test_a_terminal_shows_the_time_left_from_the_first_epoch_on_and_a_second_ctr
         os.close(ours)
         # An engine outlives the command that started it.
         for engine in Store(home).engines():
-            if is_alive(engine.pid, engine.pid_started_at):
+            if is_alive(engine.pid, engine.pid_started_at, engine.boot_id):
                 os.kill(engine.pid, signal.SIGKILL)
 
 

@@ -30,7 +30,7 @@ from websockets.sync.client import connect
 from core.__main__ import main
 from core.analysis.imported import MAX_BYTES
 from core.health import examine
-from core.launcher import is_alive
+from core.processes import is_alive
 from core.records import Kind, Status
 from core.store import Store
 from tests.browser_app import CHROMIUM, DESKTOP, heading
@@ -399,7 +399,7 @@ def test_a_run_is_live_through_the_proxy_and_outlives_the_dashboards_service(hos
     assert hosted.store.job(run_id).status is Status.STOPPED
     assert hosted.store.epochs_done(job) >= epochs
     assert hosted.store.job(queued).status is Status.QUEUED
-    assert not any(is_alive(engine.pid, engine.pid_started_at) for engine in engines)
+    assert not any(is_alive(engine.pid, engine.pid_started_at, engine.boot_id) for engine in engines)
     about = command("health", "--json", home=hosted.home)
     assert about.returncode == 1
     assert json.loads(about.stdout)["problems"] == [

@@ -14,7 +14,9 @@ import psutil
 import pytest
 from conftest import LONG, QUICK, ROOT, ended, wait_for
 
-from core.launcher import Launcher, engine_log, exit_in_words, is_alive
+from core.faults import exit_in_words
+from core.launcher import Launcher, engine_log
+from core.processes import boot_id, is_alive, started_at
 from core.records import Engine, Kind, Status
 
 STARTER = """
@@ -182,7 +184,7 @@ def test_no_process_and_no_file_is_left_over(home, store):
     assert job.status is Status.COMPLETED, job.error
     engines = wait_for(lambda: len(store.engines()) >= 2 and store.engines(), 30, "warm engines")
     launcher.close()
-    assert not any(is_alive(engine.pid, engine.pid_started_at) for engine in engines)
+    assert not any(is_alive(engine.pid, engine.pid_started_at, engine.boot_id) for engine in engines)
     assert store.engines() == []
     assert list((home / "engines").iterdir()) == []
 
@@ -236,9 +238,11 @@ def test_exit_codes_in_words(code, words):
 
 def test_a_reused_pid_is_not_taken_for_the_process_that_had_it():
     me = psutil.Process()
-    assert is_alive(me.pid, me.create_time())
-    assert not is_alive(me.pid, me.create_time() - 100)
-    assert not is_alive(2**22 + 1, 0.0)
+    began = started_at(me.pid)
+    assert is_alive(me.pid, began, boot_id())
+    assert not is_alive(me.pid, began - 100, boot_id())
+    assert not is_alive(me.pid, began, "another start of the machine")
+    assert not is_alive(2**22 + 1, 0.0, boot_id())
 
 
 def test_an_engines_log_is_kept_under_the_store(tmp_path):

@@ -78,6 +78,7 @@ LOOKS: dict[Status, tuple[str, str]] = {
     Status.COMPLETED: (":material/check_circle:", "green"),
     Status.STOPPED: (":material/stop_circle:", "gray"),
     Status.FAILED: (":material/error:", "red"),
+    Status.DIVERGED: (":material/trending_up:", "red"),
     Status.LOST: (":material/cloud_off:", "red"),
 }
 """Icon and colour of each status."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -19,6 +20,10 @@ from core.records import ConfidenceBin, LogLine, Metric
 
 class Stopped(Exception):
     """Leaves ``fit`` at once. Keras's own ``stop_training`` would still run a whole validation pass."""
+
+
+class Diverged(Exception):
+    """Leaves ``fit`` because the loss is no finite number any more; its text says since when."""
 
 
 @dataclass
@@ -58,6 +63,20 @@ class Outbox:
     def take_logs(self) -> list[LogLine]:
         """Empties the queue of log lines."""
         return [self.logs.popleft() for _ in range(len(self.logs))]
+
+
+class OutboxHandler(logging.Handler):
+    """Keeps log records as lines of the job's log."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        super().__init__(logging.INFO)
+        self._outbox = outbox
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keeps one."""
+        source = "mirrorboard" if record.name == "mirrorboard" else "tensorflow"
+        line = LogLine(record.created, record.levelname.lower(), source, record.getMessage())
+        self._outbox.logs.append(line)
 
 
 class Reporter(keras.callbacks.Callback):
@@ -111,6 +130,13 @@ class Reporter(keras.callbacks.Callback):
         sums = np.asarray(logs[STEP_SUMS])[: self._training.steps - self._step]
         first = self._epoch * self._training.steps + self._step
         self._outbox.steps.append((first, self._epoch, sums, time.time()))
+        bad = ~np.isfinite(sums[:, 1])
+        if bad.any():
+            at = int(bad.argmax())
+            value = "not a number (NaN)" if np.isnan(sums[at, 1]) else "infinite"
+            raise Diverged(
+                f"The loss is {value} at step {self._step + at + 1:,} of epoch {self._epoch + 1:,}"
+            )
         now = time.perf_counter()
         if self._step or self._epoch > self._first_epoch:
             step_s = (now - self._mark) / len(sums)
@@ -162,6 +188,9 @@ class Reporter(keras.callbacks.Callback):
             self._outbox.metrics.append(row)
         duration_s = time.perf_counter() - self._epoch_began
         self._outbox.metrics.append(Metric("epoch", step, epoch, "train", "duration_s", duration_s, at))
+        if not np.isfinite(logs["val_loss"]):
+            # Before the epoch's checkpoint is written: the one before is worth more.
+            raise Diverged(f"The validation loss is not a finite number after epoch {epoch + 1:,}")
 
     def _tell(self) -> None:
         steps, rows = self._training.steps, self._training.examples

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from core.engine.callbacks import Outbox
@@ -47,7 +46,8 @@ class Checkpointer(keras.callbacks.Callback):
     Args:
         checkpoints: Where to.
         outbox: Takes what `Job.checkpoint` is to be.
-        early: The early stopping of this fit; must come before this callback.
+        early: The early stopping of this fit; must come before this callback, as the `Reporter` must, which
+            lets no epoch with a loss that is not finite come here.
         start: Where the fit goes on from.
     """
 
@@ -87,12 +87,10 @@ class Checkpointer(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Copies the state of the run for the writing thread."""
         assert logs is not None
-        loss, val_loss = float(logs["loss"]), float(logs["val_loss"])
-        if not np.isfinite(loss):
-            return  # the last good state is worth more than this one
+        val_loss = float(logs["val_loss"])
         model = copied(self.model.variables)
         with self._changed:
-            if np.isfinite(val_loss) and (self._best_val_loss is None or val_loss < self._best_val_loss):
+            if self._best_val_loss is None or val_loss < self._best_val_loss:
                 self._best_epoch, self._best_val_loss = epoch + 1, val_loss
                 self._best = (epoch + 1, model)
             early = self._early

@@ -15,43 +15,30 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
-import keras
 import tensorflow as tf
 
-from core import predictions
-from core.config import RunConfig, parse_config
-from core.corpus import CLASSES, VOCABULARY
-from core.engine import datasets, devices, layout, models
-from core.engine.callbacks import Outbox, Stopped
-from core.engine.checkpoints import Checkpoints
-from core.engine.evaluation import classify, predict
-from core.engine.exports import export_event_files, export_model
-from core.engine.fit import train
-from core.engine.models import ReplicatedModel
-from core.engine.one_step import take_apart
+from core import faults
+from core.config import parse_config
+from core.engine.callbacks import Diverged, Outbox, OutboxHandler, Stopped
+from core.engine.jobs import DO, Task, insist
 from core.engine.system import Sampler
-from core.engine.trained import trained
-from core.errors import ConfigError, MirrorboardError, StoreError, TrainingError
-from core.exports import exported
-from core.launcher import ROLES, engine_log, is_alive
+from core.errors import ConfigError, MirrorboardError, StoreError
+from core.launcher import ROLES, engine_log
+from core.processes import boot_id, is_alive
 from core.records import ConfidenceBin, Job, Kind, LogLine, Metric, Sample, Status
 from core.store import Store
 
 _log = logging.getLogger("mirrorboard")
-_Result = TypeVar("_Result")
 
 _IDLE_POLL_S = 0.02
 _OWNER_POLL_S = 1.0
 _REPORT_S = 0.2
 _SAMPLE_S = 1.0
-_STORE_PATIENCE_S = 300.0
-"""How long the end of a job waits for a store that another program holds."""
 _STOP_GRACE_S = 1.5
 """How long a job may take to stop by itself before the process ends without it."""
 
@@ -75,6 +62,10 @@ class Worker:
         """Set by SIGTERM and SIGINT, and by a stop request."""
         self._stderr = engine_log(store.home, engine_id)
         self._stderr_read = 0
+        self._began = 0.0
+        """When the job did, by the monotonic clock."""
+        self._refused = ""
+        """Why the store has not taken the last report."""
         self._metrics: list[Metric] = []
         self._logs: list[LogLine] = []
         self._samples: list[Sample] = []
@@ -105,7 +96,7 @@ class Worker:
                     seen = version
             if time.monotonic() - asked_owner > _OWNER_POLL_S:
                 asked_owner = time.monotonic()
-                if not is_alive(*self._owner):
+                if not is_alive(*self._owner, boot_id()):
                     return None
             self._stop.wait(_IDLE_POLL_S)
         return None
@@ -116,13 +107,15 @@ class Worker:
     def _run(self, job: Job) -> None:
         outbox = Outbox()
         outcome: list[Any] = []
-        handler = _OutboxHandler(outbox)
+        handler = OutboxHandler(outbox)
         loggers = [tf.get_logger(), _log, logging.getLogger("py.warnings")]
         for logger in loggers:
             logger.addHandler(handler)
         sampler = _sampler(job)
         sampled_at = time.monotonic()
-        thread = threading.Thread(target=self._guarded, args=(job, outbox, outcome), name="job", daemon=True)
+        task = Task(job, self._store, outbox, self._stop, self._stderr)
+        self._began = time.monotonic()
+        thread = threading.Thread(target=_guarded, args=(task, outcome), name="job", daemon=True)
         thread.start()
         stop_since = None
         while thread.is_alive():
@@ -134,7 +127,7 @@ class Worker:
                 if self._report(job, outbox):
                     self._stop.set()
             except StoreError as error:
-                _log.warning("%s", error)
+                self._tell_once(error)
             if self._stop.is_set():
                 stop_since = stop_since or time.monotonic()
                 if time.monotonic() - stop_since > _STOP_GRACE_S:
@@ -148,13 +141,6 @@ class Worker:
         progress, now = outbox.progress or {}, time.time()
         step = progress.get("epoch", 0) * progress.get("steps", 0) + progress.get("step", 0)
         self._samples += [Sample(now, step, name, value) for name, value in sampler.sample().items()]
-
-    def _guarded(self, job: Job, outbox: Outbox, outcome: list[Any]) -> None:
-        """An exception in a thread goes unseen (``join`` returns normally); this one keeps it."""
-        try:
-            outcome.append(_JOBS[job.kind](self, job, outbox))
-        except BaseException as error:  # noqa: BLE001 - SystemExit too: it goes into the run's record
-            outcome.append(error)
 
     def _report(self, job: Job, outbox: Outbox) -> bool:
         """Carries the outbox to the store.
@@ -181,9 +167,19 @@ class Worker:
             samples=self._samples,
             bins=self._bins,
             checkpoint=checkpoint,
+            elapsed_s=time.monotonic() - self._began,
         )
         self._metrics, self._logs, self._samples, self._bins = [], [], [], []
+        if self._refused:
+            self._refused = ""
+            _log.info("The run store takes what is recorded again; what had waited is in it.")
         return stop
+
+    def _tell_once(self, error: StoreError) -> None:
+        """Logs why the store takes nothing, once for each reason: it is asked several times a second."""
+        if str(error) != self._refused:
+            self._refused = str(error)
+            _log.warning("%s The job goes on, and what it records waits in memory.", error)
 
     def _new_stderr(self) -> list[LogLine]:
         """Whole lines that native code has written since the last look."""
@@ -206,13 +202,12 @@ class Worker:
                 self._store.finish(job.id, Status.STOPPED)
             case MirrorboardError():
                 self._store.finish(job.id, Status.FAILED, error=outcome)
+            case Diverged():
+                job = self._store.job(job.id)  # with the checkpoints that it has got meanwhile
+                self._store.finish(job.id, Status.DIVERGED, error=faults.diverged(job, str(outcome)))
             case BaseException():
                 details = "".join(traceback.format_exception(outcome))
-                first = str(outcome).strip().splitlines() or [""]
-                error = TrainingError(
-                    f"{type(outcome).__name__}: {first[0][:300]}",
-                    "The details hold TensorFlow's full message; a smaller batch or another layout may help.",
-                )
+                error = faults.raised(self._store.job(job.id), outcome)
                 self._store.finish(job.id, Status.FAILED, error=error, details=details)
             case _:
                 # A run that was asked to stop in its last moment has still done all it had to.
@@ -224,129 +219,13 @@ class Worker:
         insist(lambda: self._store.finish(job.id, Status.STOPPED))
         os._exit(0)
 
-    # What each kind of job does; runs in the job's thread.
 
-    def _inspect(self, _: Job, __: Outbox) -> dict[str, Any]:
-        tf.config.list_physical_devices()  # makes TensorFlow write why it finds none
-        return devices.inspect(self._stderr.read_text("utf-8", "replace"))
-
-    def _prepare(self, job: Job, outbox: Outbox) -> dict[str, Any]:
-        def progress(phase: str, done: int, total: int) -> None:
-            outbox.phase = phase
-            outbox.progress = {"downloaded_bytes": done, "total_bytes": total}
-
-        name = parse_config({"data": job.config}).data.dataset
-        corpus = datasets.prepare(name, self._store.home, progress)
-        return {
-            "dataset": corpus.name,
-            "title": corpus.title,
-            "train": len(corpus.rows("train")),
-            "test": len(corpus.rows("test")),
-            "classes": len(corpus.class_names),
-            "vocabulary": corpus.vocabulary,
-        }
-
-    def _describe(self, job: Job, _: Outbox) -> dict[str, Any]:
-        config = parse_config(job.config)
-        # Layer names count from the start again, and the last model's memory is free: without that an engine
-        # grows by 2 MB with every answer.
-        keras.backend.clear_session()
-        model = models.build(config, vocabulary=VOCABULARY, classes=CLASSES)
-        return models.describe(model, config.per_replica_batch_size)
-
-    def _check(self, job: Job, outbox: Outbox) -> dict[str, Any]:
-        outbox.phase = "trying the layout"
-        said = Outbox()  # the job's own outbox is emptied into the store meanwhile
-        handler = _OutboxHandler(said)
-        tf.get_logger().addHandler(handler)
-        result = layout.check(parse_config({"layout": job.config}).layout)
-        tf.get_logger().removeHandler(handler)
-        return {**result, "log": [line.text for line in said.logs]}
-
-    def _export(self, job: Job, _: Outbox) -> dict[str, Any]:
-        run = self._store.job(job.config["run_id"])
-        target = exported(self._store.checkpoints(run.id), job.config)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if job.config["format"] == "tensorboard":
-            export_event_files(self._store.metrics(run, per="epoch"), target)
-        else:
-            values = Checkpoints(self._store.checkpoints(run.id)).model(
-                job.config["which"], job.config["epoch"]
-            )
-            export_model(parse_config(run.config), values, job.config, target)
-        return {"file": str(target)}
-
-    def _evaluate(self, job: Job, outbox: Outbox) -> dict[str, Any]:
-        config, model = self._model(job, outbox)
-        corpus = datasets.prepare(config.data.dataset, self._store.home, lambda *_: None)
-        outbox.phase = "predicting"
-        probabilities = predict(model, corpus.padded(predictions.SPLIT, config.data.max_len), outbox)
-        target = predictions.predicted(self._store.checkpoints(job.config["run_id"]), job.config)
-        predictions.write(
-            predictions.Predictions(corpus.split_labels(predictions.SPLIT), probabilities), target
-        )
-        return {"rows": len(probabilities)}
-
-    def _classify(self, job: Job, outbox: Outbox) -> dict[str, Any]:
-        config, model = self._model(job, outbox)
-        return classify(model, job.config["ids"], config.data.max_len)
-
-    def _model(self, job: Job, outbox: Outbox) -> tuple[RunConfig, ReplicatedModel]:
-        """The run that a job asks about, and its model of the epoch that it names."""
-        outbox.phase = "reading the checkpoint"
-        run = self._store.job(job.config["run_id"])
-        values = Checkpoints(self._store.checkpoints(run.id)).model(job.config["which"], job.config["epoch"])
-        config = parse_config(run.config)
-        return config, trained(config, values)
-
-    def _step(self, job: Job, outbox: Outbox) -> dict[str, Any]:
-        config = parse_config(job.config["run"])
-        return take_apart(config, job.config["batch"], self._store.home, outbox)
-
-    def _train(self, job: Job, outbox: Outbox) -> dict[str, Any]:
-        config = parse_config(job.config)
-        checkpoints = Checkpoints(self._store.checkpoints(job.id))
-        start = checkpoints.newest(job.checkpoint_epochs)
-        if start is not None:
-            _log.info("Going on from the checkpoint of epoch %d.", start.epochs)
-            if start.damaged:
-                insist(lambda: self._store.rewind(job, start.epochs))
-            # The first step comes seconds later; the run is not at its beginning until then.
-            known = job.result or {}
-            outbox.progress = {
-                "epoch": start.epochs,
-                "epochs": config.training.epochs,
-                "step": 0,
-                "steps": known["steps_per_epoch"],
-                "validation_step": None,
-                "validation_steps": known["validation_steps"],
-                **dict.fromkeys(("step_ms", "examples_per_s", "remaining_s")),
-            }
-        return train(
-            config,
-            self._store.home,
-            outbox,
-            self._stop,
-            checkpoints=checkpoints,
-            start=start,
-            price_all_reduce=job.study is not None,
-        )
-
-
-def insist(write: Callable[[], _Result]) -> _Result:
-    """Does what must not be lost, again and again while another program holds the store.
-
-    Raises:
-        StoreError: The store did not answer for minutes.
-    """
-    deadline = time.monotonic() + _STORE_PATIENCE_S
-    while True:
-        try:
-            return write()
-        except StoreError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(_REPORT_S)
+def _guarded(task: Task, outcome: list[Any]) -> None:
+    """An exception in a thread goes unseen (``join`` returns normally); this one keeps it."""
+    try:
+        outcome.append(DO[task.job.kind](task))
+    except BaseException as error:  # noqa: BLE001 - SystemExit too: it goes into the run's record
+        outcome.append(error)
 
 
 def _sampler(job: Job) -> Sampler | None:
@@ -355,32 +234,6 @@ def _sampler(job: Job) -> Sampler | None:
         return Sampler(parse_config(job.config).layout) if job.kind is Kind.TRAIN else None
     except ConfigError:
         return None
-
-
-_JOBS: dict[Kind, Callable[[Worker, Job, Outbox], dict[str, Any]]] = {
-    Kind.INSPECT: Worker._inspect,  # noqa: SLF001
-    Kind.PREPARE: Worker._prepare,  # noqa: SLF001
-    Kind.DESCRIBE: Worker._describe,  # noqa: SLF001
-    Kind.CHECK: Worker._check,  # noqa: SLF001
-    Kind.EXPORT: Worker._export,  # noqa: SLF001
-    Kind.EVALUATE: Worker._evaluate,  # noqa: SLF001
-    Kind.CLASSIFY: Worker._classify,  # noqa: SLF001
-    Kind.STEP: Worker._step,  # noqa: SLF001
-    Kind.TRAIN: Worker._train,  # noqa: SLF001
-}
-
-
-class _OutboxHandler(logging.Handler):
-    """Keeps log records as lines of the job's log."""
-
-    def __init__(self, outbox: Outbox) -> None:
-        super().__init__(logging.INFO)
-        self._outbox = outbox
-
-    def emit(self, record: logging.LogRecord) -> None:
-        source = "mirrorboard" if record.name == "mirrorboard" else "tensorflow"
-        line = LogLine(record.created, record.levelname.lower(), source, record.getMessage())
-        self._outbox.logs.append(line)
 
 
 @click.command()
