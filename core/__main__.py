@@ -2,8 +2,8 @@
 
 ``python -m core devices|train|runs|show|stop|pause|resume|extend|evaluate|export|diagnose``,
 ``backup|restore|health`` and ``launcher`` take ``--json`` and ``--home``. Exit code 0: the run completed, or
-was stopped or paused; 1: it failed, or its status does not allow what was asked; 2: the configuration, or
-the log to diagnose, is invalid; 130: Ctrl-C ended the command itself.
+was stopped or paused; 1: it failed or diverged, or its status does not allow what was asked; 2: the
+configuration, or the log to diagnose, is invalid; 130: Ctrl-C ended the command itself.
 """
 
 from __future__ import annotations

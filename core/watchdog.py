@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from typing import Any
 
 from core.errors import ConfigError
 from core.records import Job
@@ -33,6 +34,9 @@ def first_step_limit_s() -> float:
     return limit_s
 
 
+_Told = tuple[str, dict[str, Any], dict[str, Any] | None]
+
+
 class Watchdog:
     """Remembers since when jobs have told nothing new; by its own clock, whoever sets the machine's.
 
@@ -42,7 +46,7 @@ class Watchdog:
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
-        self._since: dict[str, tuple[tuple[object, ...], float]] = {}
+        self._since: dict[str, tuple[_Told, float]] = {}
 
     def hanging(self, jobs: Iterable[Job], now: float) -> list[Job]:
         """Those of the active jobs that have made no progress for too long.
@@ -53,7 +57,8 @@ class Watchdog:
             jobs: All that are active.
             now: Seconds of a monotonic clock.
         """
-        seen, hanging = {}, []
+        seen: dict[str, tuple[_Told, float]] = {}
+        hanging = []
         for job in jobs:
             if job.progress.get("step"):
                 continue

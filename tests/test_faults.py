@@ -70,7 +70,7 @@ def test_a_segfault_in_mid_epoch_ends_the_run_as_failed_and_resumable(store, lau
 
 @pytest.mark.parametrize("room_mib", [100, 1_500])
 def test_out_of_memory_says_so_and_what_to_do(home, store, warm_launcher, room_mib):
-    """With little room native code gives up in the middle of a start, with more TensorFlow refuses a tensor."""
+    """With little room native code gives up while it starts, with more TensorFlow refuses a tensor."""
     engine = warm(store)
     limit = psutil.Process(engine.pid).memory_info().vms + room_mib * 2**20
     resource.prlimit(engine.pid, resource.RLIMIT_AS, (limit, limit))
@@ -154,14 +154,14 @@ def test_a_loss_that_explodes_ends_the_run_as_diverged_and_keeps_the_last_good_c
         "layout": {"strategy": "single", "logical_devices": 1},
         "data": {"dataset": "synthetic", "max_len": 40},
         "model": {"optimizer": "sgd"},
-        "training": {"epochs": 50, "batch_size": 4096, "learning_rate": 100},
+        "training": {"epochs": 50, "batch_size": 4096, "learning_rate": 30},
     }
     job = run_job(Kind.TRAIN, config)
     assert job.status is Status.DIVERGED, job.error
     kept = job.checkpoint_epochs
     assert 1 <= kept < 10
     assert "the training diverged" in job.error["message"]
-    assert "learning rate below 100" in job.error["hint"]
+    assert "learning rate below 30" in job.error["hint"]
     assert f"The model of epoch {kept}, from before, is kept" in job.error["hint"]
     losses = [row.value for row in store.metrics(job, per="step") if row.name == "loss"]
     assert losses[-1] is None
