@@ -42,7 +42,7 @@ from core.backup import backup as back_up_store
 from core.backup import restore as restore_store
 from core.config import parse_config
 from core.errors import ConfigError, EngineError, MirrorboardError
-from core.exports import Format, Which, exported, history_file, order
+from core.exports import Format, Which, code_file, configuration, exported, history_file, order
 from core.health import examine
 from core.launcher import Launcher
 from core.records import Kind, Status
@@ -451,13 +451,18 @@ def export(
     home: Path | None,
     as_json: bool,
 ) -> None:
-    """Write a run's model, history or TensorBoard event files to a file."""
+    """Write a run's model, history, TensorBoard event files, or its code in plain Keras, to a file."""
     store = _store(ctx, home)
     run = store.job(run_id)
     asked: dict[str, Any] = {"run_id": run_id, "format": kind, "epoch": store.epochs_done(run)}
     if kind in ("csv", "json", "parquet"):
         target = _target(output, f"{run_id}-history.{kind}")
         target.write_bytes(history_file(store, run, kind))
+    elif kind in ("py", "ipynb"):
+        asked = {"run_id": run_id, "format": kind}
+        code = code_file(configuration(run), kind, run_id)
+        target = _target(output, f"{run_id}.{kind}")
+        target.write_bytes(code)
     else:
         asked = order(run, kind, which)
         made = exported(store.checkpoints(run_id), asked)

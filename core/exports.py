@@ -11,14 +11,17 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from core.config import RunConfig, parse_config
 from core.errors import RunStateError
 from core.records import Job, Kind
 from core.report import history
 from core.store import Store
+from core.take_home import script
 
 Which = Literal["best", "last"]
 HistoryFormat = Literal["csv", "json", "parquet"]
-Format = Literal["keras", "savedmodel", "csv", "json", "parquet", "tensorboard"]
+CodeFormat = Literal["py", "ipynb"]
+Format = Literal["keras", "savedmodel", "csv", "json", "parquet", "tensorboard", "py", "ipynb"]
 
 
 def order(run: Job, kind: Format, which: Which) -> dict[str, Any]:
@@ -78,3 +81,34 @@ def history_file(store: Store, run: Job, kind: HistoryFormat) -> bytes:
             sink = io.BytesIO()
             pq.write_table(table, sink)
             return sink.getvalue()
+
+
+def code_file(config: RunConfig, kind: CodeFormat, run_id: str = "") -> bytes:
+    """A run in plain Keras, as a script or as a notebook.
+
+    Args:
+        config: The run.
+        kind: Which of the two.
+        run_id: Of a run that is there.
+    """
+    text = script(config, run_id)
+    if kind == "ipynb":
+        # nbformat takes as long to import as the smaller half of the dashboard, and few take a notebook away.
+        from core.notebook import notebook  # noqa: PLC0415
+
+        kind_of_device = "TPU" if config.layout.strategy == "tpu" else config.layout.device_type
+        text = notebook(text, None if kind_of_device == "CPU" else kind_of_device)
+    return text.encode()
+
+
+def configuration(run: Job) -> RunConfig:
+    """The configuration of a run whose code is asked for.
+
+    Raises:
+        RunStateError: It was trained elsewhere, so nobody knows its code.
+    """
+    if run.kind is not Kind.TRAIN:
+        raise RunStateError(
+            f"Run {run.id} was imported, so its code is not known.", "Choose a run that was trained here."
+        )
+    return parse_config(run.config)

@@ -7,13 +7,14 @@ from typing import Any
 import streamlit as st
 
 from core.config import LOCAL_TPU, DeviceLayout
-from core.dashboard import draft, drawings, forms, snippets, units
+from core.dashboard import draft, drawings, forms, units
 from core.dashboard.frame import boundary, page, plain, problem, rerun_when_done
 from core.dashboard.log import explained
 from core.dashboard.server import latest_answer, machine, missing_device
 from core.errors import ConfigError
 from core.records import Job, Kind, LogLine
 from core.store import Store
+from core.take_home import layout_code
 
 _TIERS = {
     # Strategy: name, lines of code that it adds, when it pays.
@@ -294,6 +295,6 @@ with page(
                     drawings.layout(layout, [names.get(i, "") for i in layout.visible_devices]),
                     key="layout_drawing",
                 )
-            st.code(snippets.layout_code(layout), language="python")
+            st.code(layout_code(layout), language="python")
             with boundary():
                 _check(store, layout, possible=error is None)

@@ -17,6 +17,7 @@ from core import corpus as corpora
 from core.analysis.dataset import class_balance, length_histogram, padding, shards
 from core.corpus import START, Corpus, Split
 from core.engine import synthetic
+from core.synthetic_newswires import TEST_COUNTS, TRAIN_COUNTS
 
 lengths_of_sequences = st.lists(st.integers(1, 5_000), min_size=1, max_size=200).map(
     lambda values: np.array(values, np.int64)
@@ -68,8 +69,8 @@ def test_synthetic_newswires_have_the_sizes_of_reuters(newswires: Corpus) -> Non
 
 def test_synthetic_classes_are_as_frequent_as_in_reuters(newswires: Corpus) -> None:
     train, test = (class_balance(newswires.split_labels(split), 46) for split in get_args(Split))
-    assert train.counts.tolist() == list(synthetic.TRAIN_COUNTS)
-    assert test.counts.tolist() == list(synthetic.TEST_COUNTS)
+    assert train.counts.tolist() == list(TRAIN_COUNTS)
+    assert test.counts.tolist() == list(TEST_COUNTS)
 
 
 def test_classes_are_mixed_within_a_split(newswires: Corpus) -> None:

@@ -343,7 +343,8 @@ def test_devices_of_this_machine(show: Open, store: Store) -> None:
     }  # fmt: skip
     assert "No NVIDIA driver was found." in texts(app)
     assert "1 physical CPU, 2 logical CPUs, 2 replicas in sync" in texts(app)
-    assert 'tf.distribute.MirroredStrategy(\n    ["/CPU:0", "/CPU:1"]\n)' in app.code[0].value
+    assert "cpu, [tf.config.LogicalDeviceConfiguration()] * 2" in app.code[0].value
+    assert "\nstrategy = tf.distribute.MirroredStrategy()\n" in app.code[0].value
     assert "replica 1" in drawings(app)
 
 

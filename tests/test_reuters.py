@@ -30,6 +30,7 @@ from core.analysis.dataset import class_balance, padding, shards
 from core.corpus import START, UNKNOWN, Corpus
 from core.engine import datasets, synthetic
 from core.errors import DatasetError, DownloadFailed
+from core.synthetic_newswires import TEST_COUNTS, TRAIN_COUNTS
 
 ROOT = Path(__file__).parent.parent
 FILES = ("reuters.npz", "reuters_word_index.json")
@@ -94,8 +95,8 @@ def test_words_are_decoded_with_the_index_offset(reuters: Corpus) -> None:
 def test_class_counts_of_reuters(reuters: Corpus) -> None:
     # The figures that the synthetic newswires copy.
     train = class_balance(reuters.split_labels("train"), 46)
-    assert train.counts.tolist() == list(synthetic.TRAIN_COUNTS)
-    assert class_balance(reuters.split_labels("test"), 46).counts.tolist() == list(synthetic.TEST_COUNTS)
+    assert train.counts.tolist() == list(TRAIN_COUNTS)
+    assert class_balance(reuters.split_labels("test"), 46).counts.tolist() == list(TEST_COUNTS)
     assert reuters.class_names[train.majority] == "earn"
     assert train.majority_share == pytest.approx(0.352, abs=0.0005)
     assert train.imbalance == 315.9

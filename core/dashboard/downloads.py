@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import get_args
 
 import streamlit as st
 
+from core.config import RunConfig
+from core.dashboard.frame import CODE, link
 from core.dashboard.server import soon
 from core.errors import EngineError, RunStateError
-from core.exports import Format, HistoryFormat, Which, exported, history_file, order
+from core.exports import (
+    CodeFormat,
+    Format,
+    HistoryFormat,
+    Which,
+    code_file,
+    configuration,
+    exported,
+    history_file,
+    order,
+)
 from core.records import Job, Kind, Status
 from core.store import Store
 
 _PATIENCE_S = 60.0
 _MODELS: dict[Format, str] = {"keras": "for Keras", "savedmodel": "for serving (SavedModel)"}
 _HISTORIES: dict[HistoryFormat, str] = {"csv": "CSV", "json": "JSON", "parquet": "Parquet"}
+_CODE: dict[CodeFormat, tuple[str, str]] = {
+    "py": ("Python script", "text/x-python"),
+    "ipynb": ("Notebook", "application/x-ipynb+json"),
+}
 
 
 def downloads(store: Store, job: Job) -> None:
@@ -40,6 +57,29 @@ def downloads(store: Store, job: Job) -> None:
                     except RunStateError:
                         continue
                     _ordered(store, job, model, which, f"{which.capitalize()} model, epoch {epoch}, {use}")
+        if job.kind is Kind.TRAIN:
+            with st.container(horizontal=True, vertical_alignment="center"):
+                code_buttons(configuration(job), job.id)
+                link(CODE, "See the code")
+
+
+def code_buttons(config: RunConfig, run_id: str) -> None:
+    """Buttons for a run in plain Keras, as a script and as a notebook.
+
+    Args:
+        config: The run.
+        run_id: Empty where it has not been started.
+    """
+    for kind, (label, mime) in _CODE.items():
+        st.download_button(
+            label,
+            partial(code_file, config, kind, run_id),
+            f"{run_id or 'mirrorboard'}.{kind}",
+            mime,
+            key=f"export_{kind}",
+            icon=":material/download:",
+            on_click="ignore",
+        )
 
 
 def _history(store: Store, job: Job, kind: HistoryFormat) -> Callable[[], bytes]:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from html import escape
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import streamlit as st
 
 from core.analysis.dataset import shards
 from core.config import DeviceLayout, RunConfig
+from core.take_home import Line
+from core.words import plural
 
 _JS = """
 export default function ({ data, parentElement }) {
@@ -64,11 +68,31 @@ _CSS = """
         align-items: center; max-width: 34rem; }
 .bars i { display: block; height: 0.85rem; border-radius: 3px; background: var(--c0); min-width: 1px; }
 .stage { display: flex; align-items: flex-end; height: 130px; justify-content: center; }
+.code { border: 1px solid var(--st-border-color); border-radius: var(--st-base-radius); overflow: hidden; }
+.code .line { display: grid; grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); }
+.code .line > * { padding: 0 0.6rem 0 calc(1.7rem + 2ch); text-indent: -2ch; position: relative;
+                  text-decoration: none; min-height: 1.35em;
+                  font-family: var(--st-code-font); font-size: 0.78rem; white-space: pre-wrap;
+                  overflow-wrap: anywhere; }
+.code .line > :first-child { border-right: 1px solid var(--st-border-color); }
+.code .titles > * { font-family: inherit; padding: 0.45rem 0.6rem 0.45rem 1.7rem; text-indent: 0;
+                    font-weight: 620; background: var(--st-secondary-background-color); }
+.code .none { background: var(--st-secondary-background-color); }
+.code ins { background: color-mix(in srgb, var(--c2) 24%, transparent); font-weight: 620; }
+.code ins::before { content: "+"; position: absolute; left: calc(0.6rem + 2ch); }
+.code summary { cursor: pointer; padding: 0.3rem 0.6rem; font-size: 0.8rem;
+                background: var(--st-secondary-background-color); }
+@media (max-width: 900px) {
+  .code .line { grid-template-columns: minmax(0, 1fr); }
+  .code .line > :first-child { display: none; }
+}
 """
 
 _mount = st.components.v2.component("mirrorboard_drawing", css=_CSS, js=_JS)
 
 _MOST_CELLS = 64
+_CONTEXT = 5
+"""Unchanged lines shown before and after an added one; more are folded."""
 _COLOURS = 6
 
 
@@ -205,3 +229,30 @@ def exchange_drawing(replicas: int, links: Sequence[tuple[int, int]], *, two_way
         ' orient="auto-start-reverse"><path d="M0 0 8 4 0 8z"/></marker></defs>'
         f"{''.join(lines)}{''.join(nodes)}</svg>"
     )
+
+
+def code(lines: Sequence[Line], left: str, right: str) -> str:
+    """Two scripts side by side, what the second has more marked; on a narrow screen the second alone.
+
+    Args:
+        lines: Of both.
+        left: What the first one is called.
+        right: What the second one is called.
+    """
+    added = [at for at, line in enumerate(lines) if line.is_added]
+    parts = [f'<div class="line titles"><div>{escape(left)}</div><div>{escape(right)}</div></div>']
+    near = [any(abs(at - one) <= _CONTEXT for one in added) for at in range(len(lines))]
+    for is_near, group in groupby(zip(near, lines, strict=True), key=itemgetter(0)):
+        drawn = [_line(line) for _, line in group]
+        if is_near:
+            parts += drawn
+        else:
+            summary = f"{plural(len(drawn), 'equal line')}"
+            parts.append(f"<details><summary>{summary}</summary>{''.join(drawn)}</details>")
+    return f'<div class="code">{"".join(parts)}</div>'
+
+
+def _line(line: Line) -> str:
+    if line.is_added:
+        return f'<div class="line"><div class="none"></div><ins>{escape(line.right)}</ins></div>'
+    return f'<div class="line"><div>{escape(line.left or "")}</div><div>{escape(line.right)}</div></div>'

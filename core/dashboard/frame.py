@@ -68,6 +68,7 @@ ONE_STEP = Step("Inside one step", "pages/one_step.py", ":material/slow_motion_v
 EVALUATE = Step("Evaluate", "pages/evaluate.py", ":material/fact_check:")
 RUNS = Step("Runs", "pages/runs.py", ":material/table_rows:")
 SCALING = Step("Scaling", "pages/scaling.py", ":material/speed:")
+CODE = Step("Code to take home", "pages/take_home.py", ":material/code:")
 
 LOOKS: dict[Status, tuple[str, str]] = {
     Status.QUEUED: (":material/hourglass_empty:", "gray"),
@@ -214,6 +215,7 @@ def _links() -> None:
     link(EVALUATE, EVALUATE.name)
     link(RUNS, RUNS.name)
     link(SCALING, SCALING.name)
+    link(CODE, CODE.name)
     st.divider()
 
 
