@@ -24,8 +24,8 @@ def _choose(store: Store) -> str:
     """Whose code: a run's id, or `_DRAFT`."""
     runs = store.jobs(kinds=[Kind.TRAIN], limit=100)
     names = {_DRAFT: "The settings on the pages"} | {job.id: f"Run {job.title}" for job in runs}
-    chosen = draft.chosen_run()
-    st.session_state["code_of"] = chosen if chosen in names else _DRAFT
+    chosen = draft.chosen_run() or _DRAFT
+    st.session_state["code_of"] = chosen if chosen in names else None
 
     def choose() -> None:
         if st.session_state["code_of"] in names:  # see pages/training.py, `_chooser`
@@ -37,9 +37,11 @@ def _choose(store: Store) -> str:
         format_func=lambda run_id: names.get(run_id, run_id),
         key="code_of",
         on_change=choose,
+        index=None,
+        placeholder="Choose a run",
         width=420,
     )
-    return draft.chosen_run() or _DRAFT
+    return chosen
 
 
 def _config(store: Store, run_id: str) -> RunConfig | None:

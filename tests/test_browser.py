@@ -32,6 +32,7 @@ PAGES = {
     "evaluate": "Evaluate",
     "runs": "Runs",
     "scaling": "Scaling",
+    "take_home": "Code to take home",
 }
 WATCH = {"MIRRORBOARD_WATCH": "1"}
 OFFLINE = {"HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}

@@ -51,6 +51,7 @@ PAGES = {
     "pages/evaluate.py": "Evaluate",
     "pages/runs.py": "Runs",
     "pages/scaling.py": "Scaling",
+    "pages/take_home.py": "Code to take home",
 }
 
 # The frame
@@ -741,6 +742,7 @@ def test_what_can_be_taken_away_says_which_epoch_it_is_from(show: Open, store: S
         "History, CSV", "History, JSON", "History, Parquet", "History, TensorBoard event files",
         "Best model, epoch 3, for Keras", "Best model, epoch 3, for serving (SavedModel)",
         "Last model, epoch 10, for Keras", "Last model, epoch 10, for serving (SavedModel)",
+        "Python script", "Notebook",
     ]  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from typing import Any
@@ -14,6 +15,7 @@ from conftest import command, ended, json_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nbclient import NotebookClient
+from playwright.sync_api import expect
 
 from core.config import DeviceLayout, RunConfig, parse_config
 from core.engine import datasets
@@ -22,6 +24,9 @@ from core.exports import code_file, configuration
 from core.records import Kind, Status
 from core.report import add_import, history
 from core.take_home import comparison, device_lines, layout_code, script, strategy_lines
+from tests.browser_app import CHROMIUM, DESKTOP, PHONE, chromium, dashboard, heading, tab
+from tests.page_app import drawings, sound, texts
+from tests.recorded import finished_run
 
 OURS = {"epoch", "duration_s", "val_expected_calibration_error"}
 """What a history has that Keras does not record."""
@@ -328,3 +333,76 @@ def test_an_imported_run_has_no_code(store):
     run_id = add_import(store, [{"epoch": 1, "loss": 1.0}], file="log.csv")
     with pytest.raises(RunStateError, match="was imported"):
         configuration(store.job(run_id))
+
+
+# The page
+
+
+def test_the_page_shows_what_the_draft_s_strategy_adds(show, store):
+    app = show("pages/take_home.py", layout__strategy="tpu")
+    assert "TPUStrategy adds 6 lines" in [heading.value for heading in app.subheader]
+    assert drawings(app).count("<ins>") == 6
+    assert app.code[0].value == script(parse_config({"layout": {"strategy": "tpu"}})).strip()
+    app = show("pages/take_home.py", layout__logical_devices="4")
+    assert "MirroredStrategy adds 2 lines" in [heading.value for heading in app.subheader]
+    assert drawings(app).count("<ins>") == 2
+    assert app.code[0].value == "\n".join(device_lines(DeviceLayout(logical_devices=4)))
+    assert "MirroredStrategy, 4 replicas" in drawings(app)
+    app = show("pages/take_home.py", layout__strategy="single")
+    assert drawings(app) == ""
+    assert "no strategy adds anything" in texts(app)
+
+
+def test_the_page_shows_a_run_s_code_or_the_draft_s(show, store):
+    run = finished_run(store)
+    app = show("pages/take_home.py", run=run.id, training__epochs="77")
+    assert app.code[-1].value == script(parse_config(run.config), run.id).strip()
+    assert [button.proto.label for button in app.get("download_button")] == ["Python script", "Notebook"]
+    sound(app.selectbox(key="code_of").set_value("").run())
+    assert "\nEPOCHS = 77\n" in app.code[-1].value
+    assert run.id not in app.code[-1].value
+
+
+def test_the_page_says_what_is_wrong(show, store):
+    app = show("pages/take_home.py", data__max_len="5")
+    assert "too short for kernels" in texts(app)
+    assert not app.get("download_button")
+    imported = add_import(store, [{"epoch": 1, "loss": 1.0}], file="log.csv")
+    app = show("pages/take_home.py", run=imported)
+    assert "was imported, so its code is not known" in texts(app)
+    app = show("pages/take_home.py", run="nonsense")
+    assert "Choose one of the runs above." in texts(app)
+
+
+@pytest.mark.skipif(not shutil.which(CHROMIUM), reason=f"needs {CHROMIUM}")
+def test_in_a_browser_two_lines_are_marked_and_script_and_notebook_are_saved(home, store, tmp_path):
+    run = finished_run(store)
+    with dashboard(home, MIRRORBOARD_WATCH="1") as address, chromium() as browser:
+        for size in (DESKTOP, PHONE):
+            with tab(browser, size) as page:
+                page.goto(f"{address}/training?run={run.id}")
+                heading(page, "Training")
+                page.get_by_text("Take it away").click()
+                page.get_by_role("link", name="See the code").click()
+                heading(page, "Code to take home")
+                expect(page.locator("ins")).to_have_text(
+                    ["strategy = tf.distribute.MirroredStrategy()", "with strategy.scope():"]
+                )
+                for line in page.locator("ins").all():
+                    expect(line).to_be_visible()
+                    expect(line).not_to_have_css("background-color", "rgba(0, 0, 0, 0)")
+                # Side by side where there is room, else the strategy's script alone.
+                left = page.get_by_text("Single device", exact=True)
+                expect(left).to_be_visible(visible=size is DESKTOP)
+                folded = page.get_by_text("import tensorflow as tf", exact=True).last
+                expect(folded).to_be_hidden()
+                page.locator("summary").first.click()
+                expect(folded).to_be_visible()
+                for label, kind in (("Python script", "py"), ("Notebook", "ipynb")):
+                    with page.expect_download() as download:
+                        page.get_by_role("button", name=label).click()
+                    assert download.value.suggested_filename == f"{run.id}.{kind}"
+                    download.value.save_as(tmp_path / kind)
+    config = parse_config(run.config)
+    assert (tmp_path / "py").read_text("utf-8") == script(config, run.id)
+    assert (tmp_path / "ipynb").read_bytes() == code_file(config, "ipynb", run.id)
