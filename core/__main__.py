@@ -37,7 +37,9 @@ import click
 from core import config as settings
 from core import corpus, predictions
 from core.analysis.imported import read_history
+from core.analysis.lint import check_config
 from core.analysis.overfitting import diagnose as diagnose_history
+from core.analysis.script_lint import check_script, read_script
 from core.backup import backup as back_up_store
 from core.backup import restore as restore_store
 from core.config import parse_config
@@ -242,6 +244,8 @@ def train(
             f" {config.layout.replicas} replicas share it evenly.",
             err=True,
         )
+    for finding in check_config(config):
+        click.echo(f"Note: {finding.what} {finding.effect} {finding.remedy}", err=True)
     wanted = config.model_dump(mode="json")
     _train_to_the_end(ctx, store, lambda: store.submit(Kind.TRAIN, wanted), quiet=quiet)
 
@@ -511,6 +515,27 @@ def diagnose(ctx: click.Context, file: Path, classes: int | None, home: Path | N
     click.echo(found.sentence)
     for rule, epoch in found.criteria.items():
         click.echo(f"{rule:<14}  {'never stops' if epoch is None else f'stops after epoch {epoch}'}")
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@_shared
+@click.pass_context
+def lint(ctx: click.Context, file: Path, home: Path | None, as_json: bool) -> None:  # noqa: ARG001
+    """Look through a training script for the classic mistakes of distributed training.
+
+    FILE is read, never run. Exit code 0: none found; 1: some; 2: it cannot be read.
+    """
+    found = check_script(read_script(file))
+    if _wants_json(ctx, as_json):
+        _print_json([finding.to_json() for finding in found])
+    else:
+        for finding in found:
+            click.echo(f"{file}:{finding.line}: {finding.rule}: {finding.what}")
+            click.echo(f"  {finding.why} {finding.effect}\n  {finding.remedy}")
+        if not found:
+            click.echo("None of the classic mistakes found.")
+    ctx.exit(1 if found else 0)
 
 
 @main.command()

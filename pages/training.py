@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from core.analysis.lint import check_config
 from core.config import DEFAULT_LEARNING_RATE, Dataset, RunConfig
 from core.dashboard import draft, forms, units
 from core.dashboard.chooser import choose
@@ -17,11 +18,12 @@ from core.dashboard.frame import (
     rerun_when_done,
     reuters_missing,
 )
+from core.dashboard.lint_panel import config_findings
 from core.dashboard.live import view
 from core.dashboard.pulse import follow
 from core.dashboard.run_panel import PANEL, Drawn, about, live_panel, news, summary
-from core.dashboard.server import machine, missing_device, readiness, too_large
-from core.errors import ConfigError, RunNotFound
+from core.dashboard.server import load_corpus, machine, missing_device, readiness, too_large
+from core.errors import ConfigError, DatasetError, RunNotFound
 from core.records import RUNS, Kind
 from core.store import Store
 
@@ -151,6 +153,14 @@ def _batch(config: RunConfig) -> None:
         )
 
 
+def _findings(store: Store, config: RunConfig, ready: Dataset | None) -> None:
+    try:
+        corpus = load_corpus(store, ready) if ready else None
+    except DatasetError:
+        corpus = None  # the run prepares it anew
+    config_findings(check_config(config, corpus))
+
+
 def _new_run(store: Store) -> None:
     """The form, and Start."""
     wanted: Dataset = draft.value("data.dataset")
@@ -179,6 +189,8 @@ def _new_run(store: Store) -> None:
         st.caption("The newswires are being prepared. It takes some seconds, once.")
     if state.preparing is not None:
         rerun_when_done(store, state.preparing, every_s=0.5)
+    if config is not None:
+        _findings(store, config, name if name in state.is_ready else None)
     if st.button(
         "Start training",
         key="start",

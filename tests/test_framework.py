@@ -175,6 +175,23 @@ def test_xla_fails_with_replicas(tmp_path: Path) -> None:
     assert "tfvariable_on_a_different_device" in output
 
 
+def test_a_model_outside_the_scope_trains_on_one_device_in_silence(tmp_path: Path) -> None:
+    """Ours: `fit.train` builds and compiles inside it, and the linter finds scripts that do not."""
+    outside = """
+from contextlib import nullcontext
+several = strategy()
+built = model(tf.distribute.get_strategy())
+with {scope}:
+    built.compile("sgd", "sparse_categorical_crossentropy")
+fit(built, data(32, 8))
+print(built.distribute_strategy.num_replicas_in_sync)
+"""
+    code, output = _outcome(tmp_path, outside.format(scope="nullcontext()"))
+    assert (code, output.splitlines()[-1]) == (0, "1"), output
+    code, output = _outcome(tmp_path, outside.format(scope="several.scope()"))
+    assert (code, output.splitlines()[-1]) == (1, "AssertionError"), output
+
+
 def test_a_second_model_in_a_process_fails(tmp_path: Path) -> None:
     """Ours: an engine process trains once, and ends."""
     script = """
