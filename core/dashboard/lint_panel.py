@@ -20,15 +20,16 @@ def config_findings(found: Sequence[Finding]) -> None:
     with st.container(border=True, key="findings"):
         st.markdown(f":orange[:material/rule:] **Before you start: {units.plural(len(found), 'finding')}**")
         for finding in found:
-            _explain(finding)
-            if finding.settings:
-                st.button(
-                    f"Put it right: {', '.join(_setting(*one) for one in finding.settings)}",
-                    key=f"fix_{finding.rule}",
-                    icon=":material/build:",
-                    on_click=_put_right,
-                    args=(finding,),
-                )
+            with st.expander(plain(finding.what)):
+                _explain(finding)
+                if finding.settings:
+                    st.button(
+                        f"Put it right: {', '.join(_setting(*one) for one in finding.settings)}",
+                        key=f"fix_{finding.rule}",
+                        icon=":material/build:",
+                        on_click=_put_right,
+                        args=(finding,),
+                    )
         st.caption("You can start all the same: to see a mistake happen is a lesson, too.")
 
 
@@ -55,12 +56,13 @@ def script_checker() -> None:
         assert finding.line is not None
         st.markdown(f":orange[:material/rule:] **Line {finding.line}**")
         st.code(lines[finding.line - 1].strip(), language="python")
+        st.markdown(f"**{plain(finding.what)}**")
         _explain(finding)
 
 
 def _explain(finding: Finding) -> None:
     st.markdown(
-        f"**{plain(finding.what)}**  \n{plain(finding.why)} {plain(finding.effect)}  \n"
+        f"{plain(finding.why)} {plain(finding.effect)}  \n"
         f":green[:material/arrow_forward:] {plain(finding.remedy)}"
     )
 
