@@ -7,8 +7,10 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from core.access import Action
 from core.config import DATASET_NAMES, RunConfig, parse_config
 from core.dashboard import draft, units
+from core.dashboard.access import why_not
 from core.dashboard.frame import (
     LOOKS,
     STEPS,
@@ -80,12 +82,14 @@ def _cards(states: dict[str, str]) -> None:
 def _lesson(store: Store, data: Readiness) -> None:
     name = data.use("reuters")
     with st.container(horizontal=True, vertical_alignment="center"):
+        reason = why_not(Action.START)
         started = st.button(
             "Start the lesson",
             key="lesson",
             type="primary",
             icon=":material/play_arrow:",
-            disabled=name not in data.is_ready,
+            disabled=name not in data.is_ready or reason is not None,
+            help=reason,
         )
         if name in data.is_ready:
             st.caption(
@@ -96,8 +100,9 @@ def _lesson(store: Store, data: Readiness) -> None:
             st.caption("The newswires are being prepared. It takes some seconds, once.")
     if started:
         config = RunConfig.model_validate({"data": {"dataset": name}})
-        draft.choose_run(store.submit(Kind.TRAIN, config.model_dump(mode="json")))
-        st.switch_page(STEPS[-1].script, query_params=draft.address())
+        with boundary():
+            draft.choose_run(store.submit(Kind.TRAIN, config.model_dump(mode="json")))
+            st.switch_page(STEPS[-1].script, query_params=draft.address())
 
 
 def _row(store: Store, job: Job, best: tuple[int, float] | None) -> dict[str, Any]:

@@ -112,6 +112,10 @@ _MIGRATIONS = [
     ALTER TABLE jobs ADD COLUMN elapsed_s REAL;
     ALTER TABLE engines ADD COLUMN boot_id TEXT NOT NULL DEFAULT ''
     """,
+    """
+    ALTER TABLE jobs ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+    ALTER TABLE jobs ADD COLUMN limit_s REAL
+    """,
 ]
 
 FILE_NAME = "mirrorboard.sqlite3"

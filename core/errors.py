@@ -4,7 +4,9 @@
 
     MirrorboardError
     ├── ConfigError          a run's configuration cannot work; ``field`` names the setting
-    │   └── UnknownDevice    the layout asks for a device that this machine does not have
+    │   ├── UnknownDevice    the layout asks for a device that this machine does not have
+    │   └── LimitExceeded    a hosted dashboard allows less
+    ├── NotAllowed           the person's role does not allow what was asked
     ├── StoreError           the run store cannot be opened, read or written
     ├── RunNotFound          no run has this id
     ├── RunStateError        the run's status does not allow what was asked of it
@@ -56,6 +58,14 @@ class ConfigError(MirrorboardError):
 
 class UnknownDevice(ConfigError):
     """The layout asks for a device that this machine does not have."""
+
+
+class LimitExceeded(ConfigError):
+    """It is more than a hosted dashboard allows: epochs, parameters, time, or runs at a time."""
+
+
+class NotAllowed(MirrorboardError):
+    """The person's role does not allow what was asked."""
 
 
 class StoreError(MirrorboardError):

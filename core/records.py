@@ -109,6 +109,10 @@ class Job:
     """Kind of that study."""
     elapsed_s: float | None
     """Seconds since the job was claimed, by the engine's monotonic clock as of its last heartbeat."""
+    owner: str
+    """`core.access.Person.id` of who asked for it; empty where nobody had signed in."""
+    limit_s: float | None
+    """Seconds that it may take in all; None without a limit."""
     pid: int | None
     """Of the engine process, while the job runs."""
 

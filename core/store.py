@@ -58,7 +58,7 @@ class Store(Transitions):
             The job's id.
         """
         with self.write() as connection:
-            return _insert(connection, kind, config)
+            return _insert(connection, kind, config, **self._asked())
 
     def submit_study(self, scaling: Scaling, configs: Iterable[dict[str, Any]]) -> str:
         """Queues the runs of a scaling study, one after another.
@@ -73,8 +73,12 @@ class Store(Transitions):
         study = secrets.token_hex(4)
         with self.write() as connection:
             for config in configs:
-                _insert(connection, Kind.TRAIN, config, study=study, scaling=scaling)
+                _insert(connection, Kind.TRAIN, config, study=study, scaling=scaling, **self._asked())
         return study
+
+    def _asked(self) -> dict[str, Any]:
+        """What a new job keeps of who asked for it."""
+        return {"owner": self.owner, "limit_s": self.limit_s}
 
     def add_import(
         self, name: str, config: dict[str, Any], metrics: Iterable[Metric], duration_s: float | None
@@ -101,6 +105,7 @@ class Store(Transitions):
                 started_at=started_at,
                 finished_at=now,
                 name=name,
+                owner=self.owner,
             )
             (number,) = connection.execute("SELECT number FROM jobs WHERE id = ?", (job_id,)).fetchone()
             add_metrics(connection, number, metrics)

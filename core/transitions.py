@@ -31,7 +31,15 @@ _FROM: dict[Status, tuple[Status, ...]] = {
 
 
 class Transitions(Jobs):
-    """Changes jobs' statuses."""
+    """Changes jobs' statuses.
+
+    Attributes:
+        owner: Whose the jobs are that are queued through this instance.
+        limit_s: How long each of them may take; None without a limit.
+    """
+
+    owner = ""
+    limit_s: float | None = None
 
     def claim(self, kinds: Sequence[Kind], engine_id: str) -> Job | None:
         """Takes the oldest queued job of these kinds for an engine; of training runs only one at a time.
@@ -171,6 +179,7 @@ class Transitions(Jobs):
             result=to_json(result) if result else None,
             queued_at=queue_time(connection),
             trained_s=job.duration_s or 0,
+            limit_s=self.limit_s,
             phase="",
             progress="{}",
             **dict.fromkeys(

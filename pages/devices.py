@@ -6,8 +6,10 @@ from typing import Any
 
 import streamlit as st
 
+from core.access import Action
 from core.config import LOCAL_TPU, DeviceLayout
 from core.dashboard import draft, drawings, forms, units
+from core.dashboard.access import why_not
 from core.dashboard.frame import boundary, page, plain, problem, rerun_when_done
 from core.dashboard.log import explained
 from core.dashboard.server import latest_answer, machine, missing_device
@@ -77,7 +79,15 @@ def _machine(store: Store, found: Job | None) -> list[dict[str, Any]]:
 
 
 def _look_again(store: Store) -> None:
-    if st.button("Look again", key="inspect", icon=":material/refresh:", type="tertiary"):
+    reason = why_not(Action.WORK)
+    if st.button(
+        "Look again",
+        key="inspect",
+        icon=":material/refresh:",
+        type="tertiary",
+        disabled=reason is not None,
+        help=reason,
+    ):
         store.submit(Kind.INSPECT, {})
         st.rerun()
 
@@ -241,13 +251,15 @@ def _check(store: Store, layout: DeviceLayout, *, possible: bool) -> None:
     config = layout.model_dump(mode="json")
     job = latest_answer(store, Kind.CHECK, config)
     running = job is not None and not job.status.is_final
+    reason = why_not(Action.WORK)
     if st.button(
         "Check this layout",
         key="check",
         type="primary",
         icon=":material/fact_check:",
-        disabled=running or not possible,
-        help="Runs the lines above in a fresh engine process and shows what TensorFlow makes of them.",
+        disabled=running or not possible or reason is not None,
+        help=reason
+        or "Runs the lines above in a fresh engine process and shows what TensorFlow makes of them.",
     ):
         job = store.job(store.submit(Kind.CHECK, config))
     if job is not None:

@@ -6,10 +6,12 @@ from typing import Any
 
 import streamlit as st
 
+from core.access import Action
 from core.config import RunConfig
 from core.dashboard import draft, drawings, forms, units
+from core.dashboard.access import over_limits, why_not
 from core.dashboard.frame import page, problem, rerun_when_done
-from core.dashboard.server import latest_answer, machine, soon, too_large
+from core.dashboard.server import latest_answer, machine, open_store, soon, too_large
 from core.errors import ConfigError
 from core.records import Job, Kind, Status
 from core.store import Store
@@ -94,11 +96,26 @@ def _described(store: Store, config: RunConfig) -> Job | None:
     question = _question(config)
     job = latest_answer(store, Kind.DESCRIBE, question)
     if job is None or job.status is Status.LOST:
-        job = soon(store, store.submit(Kind.DESCRIBE, question))
+        reason = why_not(Action.WORK)
+        if reason is not None:
+            st.info(f"{reason} This is the chapter's own model.", icon=":material/block:")
+            question = _question(RunConfig())
+            job = latest_answer(store, Kind.DESCRIBE, question)
+        else:
+            job = soon(store, store.submit(Kind.DESCRIBE, question))
+    if job is None:
+        job = soon(store, open_store().submit(Kind.DESCRIBE, question))  # nobody's, once
     if job.status is Status.FAILED:
         error = job.error or {}
         problem(error.get("message", "Keras could not build this model."), error.get("hint", ""))
-        if st.button("Try again", key="describe_again", icon=":material/refresh:"):
+        reason = why_not(Action.WORK)
+        if st.button(
+            "Try again",
+            key="describe_again",
+            icon=":material/refresh:",
+            disabled=reason is not None,
+            help=reason,
+        ):
             job = store.job(store.submit(Kind.DESCRIBE, question))
     if not job.status.is_final:
         rerun_when_done(store, job, every_s=0.1)
@@ -179,6 +196,9 @@ with page("Model", "An embedding, two convolutions with pooling, and a softmax o
     try:
         config = draft.config()
         warning = too_large(machine(store), config)
+        exceeded = over_limits(config)
+        if exceeded is not None and exceeded.field.startswith("model."):
+            raise exceeded
         job = _described(store, config)
     except ConfigError as refused:
         error = refused

@@ -7,8 +7,10 @@ from typing import Any
 
 import streamlit as st
 
+from core.access import Action
 from core.config import RunConfig
 from core.dashboard import draft, forms
+from core.dashboard.access import over_limits, why_not
 from core.dashboard.frame import boundary, page, plain, problem, problem_of_step, rerun_when_done
 from core.dashboard.one_step import PARTS, on_one_device
 from core.dashboard.run_panel import summary
@@ -51,16 +53,19 @@ def _ask(store: Store, asked: dict[str, Any]) -> Job | None:
     """The button, and the newest answer to what it asks."""
     job = latest_answer(store, Kind.STEP, asked)
     goes_on = job is not None and not job.status.is_final
+    reason = why_not(Action.WORK)
     if st.button(
         "Take this step" if job is None else "Take it again",
         key="take_step",
         icon=":material/play_arrow:",
         type="primary",
-        disabled=goes_on,
+        disabled=goes_on or reason is not None,
+        help=reason,
     ):
-        store.submit(Kind.STEP, asked)
-        st.session_state[_PLAYS] = False
-        st.rerun()
+        with boundary():
+            store.submit(Kind.STEP, asked)
+            st.session_state[_PLAYS] = False
+            st.rerun()
     return job
 
 
@@ -119,9 +124,9 @@ def _config(store: Store) -> RunConfig | None:
         ready = readiness(store, wanted)
         name = ready.use(wanted)
         config = draft.config(data={"dataset": name})
-        missing = missing_device(machine(store), config.layout)
-        if missing is not None:
-            raise missing
+        wrong = missing_device(machine(store), config.layout) or over_limits(config)
+        if wrong is not None:
+            raise wrong
     except ConfigError as error:
         problem_of_step(error)
         return None

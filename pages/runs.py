@@ -5,12 +5,14 @@ from __future__ import annotations
 import streamlit as st
 
 from core import report
+from core.access import Action
 from core.analysis.imported import MAX_BYTES, read_history
 from core.dashboard import draft, units
+from core.dashboard.access import why_not
 from core.dashboard.compare import compare
 from core.dashboard.frame import page, plain, problem
 from core.dashboard.run_table import actions, filters, table
-from core.errors import ConfigError
+from core.errors import MirrorboardError
 from core.records import RUNS
 from core.store import Store
 
@@ -43,7 +45,14 @@ def _import(store: Store) -> None:
                     placeholder="Not known",
                     help="With the number of classes, a softmax applied twice can be recognised.",
                 )
-            asked = st.form_submit_button("Import", key="import_now", icon=":material/upload:")
+            reason = why_not(Action.IMPORT)
+            asked = st.form_submit_button(
+                "Import",
+                key="import_now",
+                icon=":material/upload:",
+                disabled=reason is not None,
+                help=reason,
+            )
         if not asked:
             return
         if not uploads:
@@ -57,7 +66,7 @@ def _import(store: Store) -> None:
         try:
             epochs = read_history(files, max_values=report.MAX_VALUES)
             run_id = report.add_import(store, epochs, file=uploads[0].name, name=title, num_classes=classes)
-        except ConfigError as error:
+        except MirrorboardError as error:
             problem(error.message, error.hint)
             return
         st.session_state["runs"] = [*draft.value("runs"), run_id]

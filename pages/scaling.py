@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import streamlit as st
 
+from core.access import Action
 from core.config import Dataset, RunConfig, parse_config
 from core.dashboard import draft, forms, units
-from core.dashboard.frame import page, problem_of_step, rerun_when_done
+from core.dashboard.access import over_limits, why_not
+from core.dashboard.frame import boundary, page, problem_of_step, rerun_when_done
 from core.dashboard.run_panel import summary
 from core.dashboard.server import load_corpus, machine, missing_device, readiness
 from core.dashboard.study_panel import study_panel
@@ -63,9 +65,9 @@ def _planned(store: Store, dataset: Dataset) -> list[RunConfig]:
     planned = configs(config, draft.value("scaling.kind"), draft.value("scaling.replicas"))
     found = machine(store)
     for run in planned:
-        missing = missing_device(found, run.layout)
-        if missing is not None:
-            raise missing
+        wrong = missing_device(found, run.layout) or over_limits(run)
+        if wrong is not None:
+            raise wrong
     if config.training.epochs < _FEWEST_EPOCHS:
         raise ConfigError(
             "One epoch is not enough: the first one is not timed.", "Train two or more.", "training.epochs"
@@ -117,17 +119,20 @@ def _new_study(store: Store) -> None:
         _notes(store, planned, name, is_ready=is_ready)
     if state.preparing is not None:
         rerun_when_done(store, state.preparing, every_s=0.5)
+    reason = why_not(Action.START)
     if st.button(
         f"Start {units.plural(len(planned), 'run')}" if planned else "Start",
         key="start_study",
         type="primary",
         icon=":material/play_arrow:",
-        disabled=not planned or not is_ready,
+        disabled=not planned or not is_ready or reason is not None,
+        help=reason,
     ):
-        st.session_state["study"] = store.submit_study(
-            draft.value("scaling.kind"), [run.model_dump(mode="json") for run in planned]
-        )
-        st.rerun()
+        with boundary():
+            st.session_state["study"] = store.submit_study(
+                draft.value("scaling.kind"), [run.model_dump(mode="json") for run in planned]
+            )
+            st.rerun()
 
 
 def _name(jobs: list[Job]) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import streamlit as st
 
+from core.access import Action
 from core.analysis.lint import check_config
 from core.config import DEFAULT_LEARNING_RATE, Dataset, RunConfig
 from core.dashboard import draft, forms, units
+from core.dashboard.access import over_limits, why_not
 from core.dashboard.chooser import choose
 from core.dashboard.downloads import downloads
 from core.dashboard.frame import (
     EVALUATE,
+    boundary,
     link,
     page,
     problem,
@@ -170,7 +173,7 @@ def _new_run(store: Store) -> None:
     config = None
     try:
         config = draft.config(data={"dataset": name})
-        error = missing_device(machine(store), config.layout)
+        error = missing_device(machine(store), config.layout) or over_limits(config)
     except ConfigError as refused:
         error = refused
     _form(error)
@@ -191,16 +194,19 @@ def _new_run(store: Store) -> None:
         rerun_when_done(store, state.preparing, every_s=0.5)
     if config is not None:
         _findings(store, config, name if name in state.is_ready else None)
+    reason = why_not(Action.START)
     if st.button(
         "Start training",
         key="start",
         type="primary",
         icon=":material/play_arrow:",
-        disabled=error is not None or name not in state.is_ready,
+        disabled=error is not None or name not in state.is_ready or reason is not None,
+        help=reason,
     ):
         assert config is not None
-        draft.choose_run(store.submit(Kind.TRAIN, config.model_dump(mode="json")))
-        st.rerun()
+        with boundary():
+            draft.choose_run(store.submit(Kind.TRAIN, config.model_dump(mode="json")))
+            st.rerun()
 
 
 def _run(store: Store, run_id: str) -> None:

@@ -68,7 +68,8 @@ class Service:
         self.start()
 
     def start(self):
-        program, *arguments = shlex.split(self.unit["ExecStart"][0].replace("8501", str(self.port)))
+        started = self.unit["ExecStart"][0].replace("8501", str(self.port))
+        program, *arguments = shlex.split(started.replace("/etc/mirrorboard", str(DEPLOY)))
         environment = dict(value.split("=", 1) for value in self.unit["Environment"])
         environment = {
             name: value.replace("/var/lib/mirrorboard", str(self.home)) for name, value in environment.items()

@@ -8,7 +8,9 @@ from typing import get_args
 
 import streamlit as st
 
+from core.access import Action
 from core.config import RunConfig
+from core.dashboard.access import why_not
 from core.dashboard.frame import CODE, link
 from core.dashboard.server import soon
 from core.errors import EngineError, RunStateError
@@ -97,4 +99,13 @@ def _ordered(store: Store, job: Job, kind: Format, which: Which, label: str) -> 
             raise EngineError(error["message"], error["hint"])
         return file.read_bytes()
 
-    st.download_button(label, make, file.name, key=f"export_{kind}_{which}", on_click="ignore")
+    reason = why_not(Action.WORK)
+    st.download_button(
+        label,
+        make,
+        file.name,
+        key=f"export_{kind}_{which}",
+        on_click="ignore",
+        disabled=reason is not None,
+        help=reason,
+    )

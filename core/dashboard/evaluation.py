@@ -11,10 +11,12 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from core.access import Action
 from core.analysis.evaluation import TOP_K, Evaluation, evaluate
 from core.config import RunConfig, parse_config
 from core.corpus import Corpus
 from core.dashboard import charts, units
+from core.dashboard.access import why_not
 from core.dashboard.frame import plain, problem, rerun_when_done
 from core.dashboard.server import latest_answer, load_corpus, soon
 from core.errors import RunStateError
@@ -90,11 +92,22 @@ def _ask(store: Store, run: Job, asked: dict[str, Any]) -> bool:
     job = latest_answer(store, Kind.EVALUATE, asked)
     if job is None or job.status in (Status.COMPLETED, Status.STOPPED, Status.LOST):
         # Of one that was completed, the file has been deleted since.
+        reason = why_not(Action.WORK)
+        if reason is not None:
+            st.info(f"Nobody has had this model evaluated yet. {reason}", icon=":material/block:")
+            return False
         job = soon(store, store.submit(Kind.EVALUATE, asked), _PATIENCE_S)
     if job.status is Status.FAILED:
         error = job.error or {}
         problem(error.get("message", "The run's model could not be evaluated."), error.get("hint", ""))
-        if st.button("Try again", key=f"evaluate_again_{run.id}", icon=":material/refresh:"):
+        reason = why_not(Action.WORK)
+        if st.button(
+            "Try again",
+            key=f"evaluate_again_{run.id}",
+            icon=":material/refresh:",
+            disabled=reason is not None,
+            help=reason,
+        ):
             store.submit(Kind.EVALUATE, asked)
             st.rerun()
     elif not job.status.is_final:

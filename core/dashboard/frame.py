@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
+from typing import ParamSpec
 
 import streamlit as st
 
+from core.access import Action, Person
 from core.config import DATASET_NAMES, parse_config
-from core.dashboard import draft, units
+from core.dashboard import access, draft, entrance, units
 from core.dashboard.server import Readiness, open_store
 from core.errors import ConfigError, MirrorboardError
 from core.records import ACTIVE, Job, Kind, Status
 from core.store import Store
 
 _log = logging.getLogger(__name__)
+_Arguments = ParamSpec("_Arguments")
 
 _ICON = Path(__file__).with_name("icon.svg")
 _LOGO = Path(__file__).with_name("logo.svg")
@@ -94,22 +98,25 @@ def page(title: str, lead: str = "") -> Iterator[Store]:
         lead: One sentence under it.
 
     Yields:
-        The run store. When it cannot be used, the page says why and ends here.
+        The run store, which refuses what whoever is at the page may not do. When it cannot be used, or
+        somebody has to sign in first, the page says so and ends here.
     """
     st.set_page_config(page_title=f"{title} · Mirrorboard", page_icon=str(_ICON), layout="wide")
     st.html(_STYLE)
     st.logo(str(_LOGO), icon_image=str(_ICON), size="large")
+    person = _admitted()
     draft.restore(title)
     with st.sidebar:
         _links()
     try:
-        store = open_store()
+        store = access.gate(open_store(), person)
     except MirrorboardError as error:
         _without_store(error)
         st.stop()
     st.title(title, anchor=False)
     if lead:
         st.markdown(lead)
+    entrance.banner(person)
     with boundary():
         yield store
     # After the page, which may just have begun something.
@@ -120,6 +127,7 @@ def page(title: str, lead: str = "") -> Iterator[Store]:
         every_s = _ACTIVE_S if active and not followed else _IDLE_S
         status = st.fragment(_status, run_every=every_s, key=JOB_STATUS)
         status(store, _signature(active), title)
+        entrance.who(person)
     draft.keep_in_address()
 
 
@@ -141,6 +149,17 @@ def boundary() -> Iterator[None]:
         )
 
 
+def told(change: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
+    """A callback that tells of an error instead of raising it: no boundary stands around callbacks."""
+
+    @wraps(change)
+    def guarded(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
+        with boundary():
+            change(*args, **kwargs)
+
+    return guarded
+
+
 def rerun_when_done(store: Store, job: Job, every_s: float = 0.2) -> None:
     """Runs the page again as soon as a job has ended."""
     if not job.status.is_final:
@@ -155,6 +174,7 @@ def _wait(store: Store, job_id: str) -> None:
 
 def problem(message: str, hint: str = "") -> None:
     """An error for people: what was wrong, and what to do."""
+    message, hint = access.without_folders(message), access.without_folders(hint)
     st.error(f"**{plain(message)}**  \n{plain(hint)}" if hint else plain(message), icon=":material/error:")
 
 
@@ -168,10 +188,17 @@ def reuters_missing(store: Store, state: Readiness) -> None:
         f"{plain(error['hint'])}",
         icon=":material/cloud_off:",
     )
-    if st.button("Try Reuters again", key="retry_reuters", icon=":material/refresh:"):
+    reason = access.why_not(Action.WORK)
+    if st.button(
+        "Try Reuters again",
+        key="retry_reuters",
+        icon=":material/refresh:",
+        disabled=reason is not None,
+        help=reason,
+    ):
         store.submit(Kind.PREPARE, {"dataset": "reuters"})
         st.rerun()
-    if error["details"]:
+    if error["details"] and not access.is_hosted():
         with st.expander("Details", icon=":material/description:"):
             st.code(error["details"], language=None, wrap_lines=True)
 
@@ -205,6 +232,21 @@ def problem_of_step(error: ConfigError) -> None:
     step = pages.get(error.field.split(".")[0])
     if step is not None:
         link(step, f"Change it on the page {step.name}")
+
+
+def _admitted() -> Person:
+    """Who is at the page; it ends here for somebody who may not even look."""
+    try:
+        person = access.person()
+        access.harden()
+    except MirrorboardError as error:
+        st.title("The settings for access are wrong", anchor=False)
+        problem(error.message, error.hint)
+        st.stop()
+    if person is None:
+        entrance.ask_to_sign_in()
+        st.stop()
+    return person
 
 
 def _links() -> None:

@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import streamlit as st
 
+from core.access import Action
 from core.config import parse_config
 from core.dashboard import draft, units
-from core.dashboard.frame import plain, problem
+from core.dashboard.access import why_not
+from core.dashboard.frame import plain, problem, told
 from core.dashboard.server import machine, missing_device
-from core.errors import ConfigError, MirrorboardError
+from core.errors import ConfigError, MirrorboardError, RunStateError
 from core.records import Job, Kind, Status
 from core.store import Store
 
@@ -25,7 +27,10 @@ def buttons(store: Store, job: Job) -> None:
     if job.can_resume:
         _resume(store, job)
     if job.can_extend:
-        with st.popover("Extend", key="extend", icon=":material/add:"):
+        reason = why_not(Action.EXTEND, job)
+        with st.popover(
+            "Extend", key="extend", icon=":material/add:", disabled=reason is not None, help=reason
+        ):
             epochs = st.number_input("Epochs to add", 1, _MOST_EPOCHS, 5, key="extend_epochs")
             if st.button("Train on", key="extend_now", icon=":material/play_arrow:", type="primary"):
                 _queue(lambda: store.extend(job.id, epochs))
@@ -35,49 +40,56 @@ def _end(store: Store, job: Job) -> None:
     ending = job.status in (Status.STOPPING, Status.PAUSING)
     if job.kind is Kind.TRAIN and job.status is not Status.QUEUED:
         pausing = job.status is Status.PAUSING
+        reason = why_not(Action.PAUSE, job)
         st.button(
             "Pausing…" if pausing else "Pause",
             key="pause",
             icon=":material/pause:",
-            disabled=ending,
-            help="Frees the devices. The run can go on later, after its last whole epoch.",
+            disabled=ending or reason is not None,
+            help=reason or "Frees the devices. The run can go on later, after its last whole epoch.",
             on_click=_pause,
             args=(store, job.id),
         )
     stopping = job.status is Status.STOPPING
+    reason = why_not(Action.STOP, job)
     st.button(
         "Stopping…" if stopping else "Leave the queue" if job.status is Status.QUEUED else "Stop",
         key="stop",
         icon=":material/stop:",
-        disabled=stopping,
+        disabled=stopping or reason is not None,
+        help=reason,
         on_click=_stop,
         args=(store, job.id),
     )
 
 
+@told
 def _stop(store: Store, run_id: str) -> None:
     store.request_stop(run_id)
 
 
+@told
 def _pause(store: Store, run_id: str) -> None:
     try:
         store.request_pause(run_id)
-    except MirrorboardError as error:  # it has ended meanwhile
+    except RunStateError as error:  # it has ended meanwhile
         st.toast(plain(str(error)), icon=":material/info:")
 
 
 def _resume(store: Store, job: Job) -> None:
     config = parse_config(job.config)
+    reason = why_not(Action.RESUME, job)
     if st.button(
         "Resume",
         key="resume",
         icon=":material/play_arrow:",
-        help=f"Goes on after epoch {job.checkpoint_epochs} on {units.layout(config.layout)}.",
+        disabled=reason is not None,
+        help=reason or f"Goes on after epoch {job.checkpoint_epochs} on {units.layout(config.layout)}.",
     ):
         _queue(lambda: store.resume(job.id))
     try:
         other = draft.layout()
-        refused: ConfigError | None = missing_device(machine(store), other)
+        wrong: ConfigError | None = missing_device(machine(store), other)
     except ConfigError:
         return
     if other == config.layout:
@@ -85,13 +97,14 @@ def _resume(store: Store, job: Job) -> None:
     try:
         config.on(other)
     except ConfigError as error:
-        refused = error
+        wrong = error
     if st.button(
         f"Resume on {units.layout(other)}",
         key="resume_elsewhere",
         icon=":material/move_down:",
-        disabled=refused is not None,
-        help=str(refused) if refused else "The layout of the page Devices; batch and learning rate stay.",
+        disabled=reason is not None or wrong is not None,
+        help=reason
+        or (str(wrong) if wrong else "The layout of the page Devices; batch and learning rate stay."),
     ):
         _queue(lambda: store.resume(job.id, other))
 

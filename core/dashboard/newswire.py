@@ -11,8 +11,10 @@ import numpy as np
 import streamlit as st
 
 from core import newswire
+from core.access import Action
 from core.analysis.evaluation import TOP_K
 from core.dashboard import units
+from core.dashboard.access import why_not
 from core.dashboard.drawings import draw
 from core.dashboard.evaluation import Judged
 from core.dashboard.frame import plain, problem, rerun_when_done
@@ -45,7 +47,15 @@ def field(store: Store, models: Sequence[Judged]) -> None:
             placeholder="Type or paste a newswire in English, then classify it.",
             persist_state="session",
         )
-        st.form_submit_button("Classify", type="primary", icon=":material/play_arrow:", key="classify")
+        reason = why_not(Action.WORK)
+        st.form_submit_button(
+            "Classify",
+            type="primary",
+            icon=":material/play_arrow:",
+            key="classify",
+            disabled=reason is not None,
+            help=reason,
+        )
     if not text:
         return
     for model, column in zip(models, st.columns(len(models), gap="large"), strict=True):

@@ -10,6 +10,7 @@ import streamlit as st
 from core.analysis.criteria import accuracy_name
 from core.config import DATASET_NAMES, RunConfig, parse_config
 from core.dashboard import charts, draft, forms, lifecycle, units
+from core.dashboard.access import is_hosted
 from core.dashboard.frame import LOOKS, badge, boundary, plain, problem, run_share
 from core.dashboard.live import RunView, view
 from core.dashboard.log import explained
@@ -117,7 +118,7 @@ def _outcome(job: Job) -> None:
     error = job.error
     if error is not None:
         problem(error["message"], error["hint"])
-        if error.get("details"):
+        if error.get("details") and not is_hosted():
             with st.expander("Details for developers", icon=":material/bug_report:"):
                 st.code(error["details"], language=None, wrap_lines=True)
     lifecycle.story(job)

@@ -11,9 +11,11 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from core.access import Action
 from core.dashboard import draft, units
+from core.dashboard.access import why_not
 from core.dashboard.compare import parameters
-from core.dashboard.frame import STEPS, plain
+from core.dashboard.frame import STEPS, plain, told
 from core.records import RUNS, Job, Kind, Status
 from core.store import Store
 
@@ -65,7 +67,7 @@ def filters(jobs: Sequence[Job]) -> list[Job]:
 
 def _searched(job: Job) -> str:
     config = json.dumps(job.config, ensure_ascii=False)
-    return f"{job.title} {job.id} {job.status} {' '.join(job.tags)} {config}".casefold()
+    return f"{job.title} {job.id} {job.status} {job.owner} {' '.join(job.tags)} {config}".casefold()
 
 
 def row(job: Job, best: tuple[int, float] | None) -> dict[str, Any]:
@@ -82,6 +84,7 @@ def row(job: Job, best: tuple[int, float] | None) -> dict[str, Any]:
         "Run": job.title,
         "Status": str(job.status),
         "Tags": job.tags,
+        "Started by": job.owner or None,
         "Created": datetime.fromtimestamp(job.created_at, UTC),
         "Strategy": "imported" if job.kind is Kind.IMPORT else layout.get("strategy"),
         "Devices": f"{len(devices)} × {', '.join(kinds)}" if devices else None,
@@ -100,6 +103,8 @@ def table(store: Store, jobs: Sequence[Job]) -> None:
     frame = pd.DataFrame([row(job, best.get(job.number)) for job in jobs])
     if not any(job.tags for job in jobs):
         frame = frame.drop(columns="Tags")
+    if not any(job.owner for job in jobs):
+        frame = frame.drop(columns="Started by")
     # Streamlit keeps a selection by position: another list of runs must be another table.
     event = st.dataframe(
         frame,
@@ -131,20 +136,42 @@ def actions(store: Store, chosen: Sequence[Job]) -> None:
         if st.button("Open", key="open", icon=":material/show_chart:", disabled=one is None) and one:
             draft.choose_run(one.id)
             st.switch_page(STEPS[-1].script, query_params=draft.address())
-        with st.popover("Rename", key="rename", icon=":material/edit:", disabled=one is None):
+        reason = why_not(Action.RENAME, *chosen)
+        with st.popover(
+            "Rename",
+            key="rename",
+            icon=":material/edit:",
+            disabled=one is None or reason is not None,
+            help=reason,
+        ):
             if one is not None:
                 name_key = f"name_{one.id}"
                 st.text_input("Name", one.name, max_chars=_LONGEST_NAME, key=name_key, placeholder=one.id)
                 st.button("Save", key="save_name", on_click=_rename, args=(store, one.id, name_key))
-        with st.popover("Tags", key="tags", icon=":material/label:", disabled=not chosen):
+        reason = why_not(Action.TAG, *chosen)
+        with st.popover(
+            "Tags",
+            key="tags",
+            icon=":material/label:",
+            disabled=not chosen or reason is not None,
+            help=reason,
+        ):
             if chosen:
                 _tags(store, chosen)
-        with st.popover("Delete", key="delete", icon=":material/delete:", disabled=not chosen):
+        reason = why_not(Action.DELETE, *chosen)
+        with st.popover(
+            "Delete",
+            key="delete",
+            icon=":material/delete:",
+            disabled=not chosen or reason is not None,
+            help=reason,
+        ):
             _ask_to_delete(store, chosen)
         with st.popover("Export", key="export", icon=":material/download:"):
             _exports(store)
 
 
+@told
 def _rename(store: Store, run_id: str, key: str) -> None:
     store.rename(run_id, " ".join(st.session_state[key].split()))
 
@@ -165,6 +192,7 @@ def _tags(store: Store, chosen: Sequence[Job]) -> None:
     st.button("Save", key="save_tags", on_click=_retag, args=(store, ids, shared, key))
 
 
+@told
 def _retag(store: Store, run_ids: list[str], before: list[str], key: str) -> None:
     asked = {" ".join(tag.split())[:_LONGEST_TAG] for tag in st.session_state[key]} - {""}
     store.tag(run_ids, add=asked, remove=set(before) - asked)
@@ -186,6 +214,7 @@ def _ask_to_delete(store: Store, chosen: Sequence[Job]) -> None:
         )
 
 
+@told
 def _delete(store: Store, run_ids: list[str]) -> None:
     deleted = store.delete(run_ids)
     st.session_state["runs"] = [run for run in draft.value("runs") if run not in deleted]

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from core import corpus
 from core.analysis import memory
 from core.config import LOCAL_TPU, Dataset, DeviceLayout, RunConfig
 from core.corpus import Corpus
-from core.dashboard import units
+from core.dashboard import access, units
 from core.dashboard.charts import install_scripts
 from core.errors import UnknownDevice
 from core.launcher import Launcher
@@ -27,6 +28,7 @@ from core.store import Store, default_home
 
 _log = logging.getLogger(__name__)
 _one_at_a_time = threading.Lock()
+_opening = threading.RLock()
 _SOON_POLL_S = 0.01
 _MOST_NAMED = 4
 """Missing devices that are named."""
@@ -41,16 +43,21 @@ def open_store() -> Store:
     Raises:
         StoreError: The store cannot be used.
     """
-    return _open(default_home().expanduser().absolute(), watch=os.environ.get("MIRRORBOARD_WATCH") == "1")
+    # Not st.cache_resource: any browser may ask Streamlit 1.67 to clear it, and so begin another launcher.
+    with _opening:
+        return _open(default_home().expanduser().absolute(), watch=os.environ.get("MIRRORBOARD_WATCH") == "1")
 
 
-@st.cache_resource(show_spinner=False)
+@cache
 def _open(home: Path, *, watch: bool) -> Store:
     store = Store(home)
     try:
         install_scripts()
     except OSError as error:
         _log.warning("The charts will stay empty, their scripts could not be put in ./static: %s", error)
+    if access.is_hosted():
+        # Nothing is written elsewhere, so engines keep what Keras downloads here too.
+        os.environ.setdefault("KERAS_HOME", str(home / "keras"))
     if not watch:
         launcher = Launcher(store)
         launcher.start()
@@ -160,6 +167,7 @@ def readiness(store: Store, wanted: Dataset = "reuters") -> Readiness:
         store: Where they are.
         wanted: The dataset to prepare; the synthetic one is prepared too when Reuters cannot be had.
     """
+    house = open_store()  # what the lesson cannot do without is not asked for by a person
     with _one_at_a_time:
         ready = frozenset[Dataset](
             name for name in ("reuters", "synthetic") if corpus.path(store.home, name).exists()
@@ -170,7 +178,7 @@ def readiness(store: Store, wanted: Dataset = "reuters") -> Readiness:
         def prepare(name: Dataset) -> None:
             last = latest.get(name)
             if name not in ready and (last is None or last.status is Status.COMPLETED):
-                latest[name] = store.job(store.submit(Kind.PREPARE, {"dataset": name}))
+                latest[name] = store.job(house.submit(Kind.PREPARE, {"dataset": name}))
 
         prepare(wanted)
         reuters = latest.get("reuters")

@@ -12,11 +12,13 @@ import numpy as np
 import streamlit as st
 
 from core import report
+from core.access import Action
 from core.analysis.criteria import epoch_numbers, series
 from core.analysis.scaling import Analysis, Timed, analyse, verdict
 from core.config import RunConfig, parse_config
 from core.dashboard import charts, draft, units
-from core.dashboard.frame import RUNS, badge, boundary, plain, problem, run_share
+from core.dashboard.access import why_not
+from core.dashboard.frame import RUNS, badge, boundary, plain, problem, run_share, told
 from core.dashboard.run_panel import summary
 from core.records import ACTIVE, Job, Scaling, Status
 from core.store import Store
@@ -119,12 +121,14 @@ def _head(store: Store, study: str, scaling: Scaling, jobs: Sequence[Job]) -> No
         )
         if done < len(jobs):
             stopping = not any(job.status in (Status.QUEUED, Status.RUNNING) for job in jobs)
+            reason = why_not(Action.STOP, *jobs)
             st.button(
                 "Stopping…" if stopping else "Stop all",
                 key="stop_study",
                 icon=":material/stop:",
-                disabled=stopping,
-                on_click=stop,
+                disabled=stopping or reason is not None,
+                help=reason,
+                on_click=told(stop),
                 args=(store, study),
             )
         if st.button("Compare on the page Runs", key="compare_study", icon=RUNS.icon, type="tertiary"):

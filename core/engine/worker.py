@@ -27,7 +27,7 @@ from core.config import parse_config
 from core.engine.callbacks import Diverged, Outbox, OutboxHandler, Stopped
 from core.engine.jobs import DO, Task, insist
 from core.engine.system import Sampler
-from core.errors import ConfigError, MirrorboardError, StoreError
+from core.errors import ConfigError, LimitExceeded, MirrorboardError, StoreError
 from core.launcher import ROLES, engine_log
 from core.processes import boot_id, is_alive
 from core.records import ConfidenceBin, Job, Kind, LogLine, Metric, Sample, Status
@@ -59,7 +59,7 @@ class Worker:
         self._id = engine_id
         self._owner = owner
         self._stop = threading.Event()
-        """Set by SIGTERM and SIGINT, and by a stop request."""
+        """Set by SIGTERM and SIGINT, by a stop request, and when a job has used up its time."""
         self._stderr = engine_log(store.home, engine_id)
         self._stderr_read = 0
         self._began = 0.0
@@ -70,6 +70,8 @@ class Worker:
         self._logs: list[LogLine] = []
         self._samples: list[Sample] = []
         self._bins: list[ConfidenceBin] = []
+        self._why: LimitExceeded | None = None
+        """Why the job is stopped, where nobody asked for it."""
 
     def serve(self) -> None:
         """Runs jobs until there is no reason to go on: a layout engine runs one."""
@@ -128,6 +130,8 @@ class Worker:
                     self._stop.set()
             except StoreError as error:
                 self._tell_once(error)
+            if self._time_is_up(job):
+                self._stop.set()
             if self._stop.is_set():
                 stop_since = stop_since or time.monotonic()
                 if time.monotonic() - stop_since > _STOP_GRACE_S:
@@ -136,6 +140,17 @@ class Worker:
             logger.removeHandler(handler)
         insist(lambda: self._report(job, outbox))
         insist(lambda: self._finish(job, outcome[0]))
+
+    def _time_is_up(self, job: Job) -> bool:
+        """True when a job has gone on for as long as it may, in all."""
+        took_s = job.trained_s + time.monotonic() - self._began
+        if job.limit_s is None or took_s <= job.limit_s:
+            return False
+        self._why = LimitExceeded(
+            f"Stopped after {job.limit_s / 60:,g} min, the longest that this server allows.",
+            "What was recorded and its checkpoints are kept.",
+        )
+        return True
 
     def _take_samples(self, sampler: Sampler, outbox: Outbox) -> None:
         progress, now = outbox.progress or {}, time.time()
@@ -199,7 +214,7 @@ class Worker:
     def _finish(self, job: Job, outcome: Any) -> None:
         match outcome:
             case Stopped():
-                self._store.finish(job.id, Status.STOPPED)
+                self._store.finish(job.id, Status.STOPPED, error=self._why)
             case MirrorboardError():
                 self._store.finish(job.id, Status.FAILED, error=outcome)
             case Diverged():
@@ -216,7 +231,7 @@ class Worker:
     def _leave(self, job: Job, outbox: Outbox) -> None:
         """Ends the process under a job that does not stop, say while TensorFlow builds its graph."""
         insist(lambda: self._report(job, outbox))
-        insist(lambda: self._store.finish(job.id, Status.STOPPED))
+        insist(lambda: self._store.finish(job.id, Status.STOPPED, error=self._why))
         os._exit(0)
 
 
