@@ -56,6 +56,11 @@ def order(run: Job, which: Which) -> dict[str, Any]:
             "Wait for its end, stop it, or choose another.",
         )
     epoch = (run.checkpoint or {}).get("best_epoch") if which == "best" else run.checkpoint_epochs
+    if not epoch and run.checkpoint_epochs:
+        raise RunStateError(
+            f"Run {run.title} has no best model: its validation loss never was a finite number.",
+            "Choose its last epoch, or another run.",
+        )
     if not epoch:
         raise RunStateError(
             f"Run {run.title} has no model to evaluate: one is kept after each epoch.",

@@ -15,6 +15,7 @@ from core import corpus as corpora
 from core import newswire, predictions
 from core.analysis.evaluation import cell, evaluate, ordered, shares
 from core.corpus import START, UNKNOWN
+from core.dashboard.charts.evaluation import confusion_matrix
 from core.engine import datasets, synthetic
 from core.errors import ConfigError, DatasetError, DownloadFailed, RunStateError, StoreError, TrainingError
 from core.predictions import Predictions, order, question
@@ -182,6 +183,10 @@ def test_which_model_is_asked(store):
     before = predictions.predicted(store.home, order(run, "last"))
     store.rewind(run, 10)
     assert predictions.predicted(store.home, order(store.job(run.id), "last")) != before
+    never = finished_run(store)
+    store.report(never, checkpoint={"epochs": 10, "best_epoch": None, "best_val_loss": None})
+    with pytest.raises(RunStateError, match="never was a finite number"):
+        order(store.job(never.id), "best")
     with pytest.raises(RunStateError, match="is running"):
         order(running_run(store, epochs=2), "last")
     imported = store.add_import("elsewhere", {"file": "log.csv", "classes": None}, [], None)
@@ -391,6 +396,7 @@ def test_page_of_an_evaluated_run(show, store):
     (matrix,) = (drawn[title] for title in drawn if title.startswith("Confusion matrix"))
     assert matrix["clickable"]
     assert any(title.startswith("Reliability diagram") for title in drawn)
+    assert len(matrix["figure"]["data"][0]["x"]) == 5
     # The most frequent mistake is open, and other cells are two selectboxes away.
     mistakes = found.confusion - np.diag(found.confusion.diagonal())
     true, answer = divmod(int(mistakes.argmax()), 5)
@@ -413,6 +419,8 @@ def test_a_long_newswire_of_a_cell_says_what_is_cut(show, store):
     app = page(show, run=run.id, cell__true=str(int(made.labels[row])), cell__answer=str(answer))
     cut = data.lengths[240 + row] - 1 - 300
     assert f"the first {cut:,} are cut off" in texts(app)
+    words = data.text(240 + row).split()
+    assert f":gray[… ~~{' '.join(words[cut - 12 : cut])}~~] {' '.join(words[cut:])}" in texts(app)
 
 
 def test_two_models_beside_each_other(show, store):
@@ -464,7 +472,7 @@ def test_a_typed_newswire(show, store):
     assert "&lt;<mark" in drawn.replace("\\u003c", "<").replace("\\u003e", ">")
     assert "+20.00 percentage points" in drawn
     said = texts(app)
-    assert "6 words. 4 of them are not in the model's vocabulary" in said
+    assert "6 words. 4 words are not in the model's vocabulary" in said
     assert "Blue words speak for acq, orange ones against it" in said
     assert "Integrated gradients" in said
     for bad, words in (("  ..!", "There is no word"), ("x" * 100_001, "100,001 characters")):
@@ -484,7 +492,10 @@ def test_a_long_typed_newswire_says_which_words_are_cut(show, store):
     app = page(show, run=run.id)
     app.text_area(key="newswire").set_value(text)
     app.button(key="classify").click().run()
-    assert "the first 100 words are cut off, from “word1” to “word2”; they are struck out" in texts(app)
+    assert "the first 100 words are cut off, from “word1” to “word2”." in texts(app)
+    drawn = drawings(app)
+    assert "The first 100 words are cut off" in drawn
+    assert drawn.count("percentage points.") == 300
 
 
 @pytest.mark.parametrize(
@@ -496,3 +507,41 @@ def test_nonsense_in_the_address(show, store, query):
     evaluated(store, run, data)
     app = page(show, run=run.id, **query)
     assert "newswires of" in texts(app)
+
+
+def test_a_question_that_failed_can_be_asked_again(show, store):
+    data = prepared(store)
+    run = finished_run(store)
+    evaluated(store, run, data)
+    asked = question(order(run, "best"), newswire.read("word1", data, 300).ids)
+    job_id = store.submit(Kind.CLASSIFY, asked)
+    store.finish(job_id, Status.FAILED, error=TrainingError("The answer is not a number.", "Try the last."))
+    app = page(show, run=run.id)
+    app.text_area(key="newswire").set_value("word1")
+    app.button(key="classify").click().run()
+    assert "The answer is not a number." in texts(app)
+    app.button(key=f"typed_{run.id}_best_again").click().run()
+    assert [job.status for job in store.jobs(kinds=[Kind.CLASSIFY])] == [Status.QUEUED, Status.FAILED]
+    assert "The model is being asked" in texts(app)
+
+
+def test_the_training_page_leads_here(show, store):
+    run = finished_run(store)
+    app = show("pages/training.py", run=run.id)
+    assert "Evaluate this run's model" in [link.proto.label for link in app.get("page_link")]
+
+
+def test_the_first_twelve_classes_of_46_fit_a_phone():
+    random = np.random.default_rng(2)
+    confusion = random.integers(0, 9, (46, 46))
+    names = [f"topic {i}" for i in range(46)]
+    order_ = ordered(confusion, "support")[:12]
+    drawn = json.loads(
+        confusion_matrix("run", names, confusion=confusion, shares=None, order=order_, chosen=(45, 45))
+    )
+    figure = drawn["figure"]
+    assert figure["data"][0]["x"] == figure["data"][0]["y"] == [names[i] for i in order_]
+    assert figure["data"][0]["text"][0] == [str(n) if n else "" for n in confusion[order_[0], order_]]
+    assert ("shapes" in figure["layout"]) == (45 in order_)
+    mistakes = confusion.sum() - confusion.trace()
+    assert f"{confusion.sum():,} newswires, {mistakes:,} of them wrong" in drawn["label"]

@@ -121,6 +121,16 @@ def test_walk_through_the_confusion_matrix(browser: Browser, trained: tuple[str,
         ).to_be_visible()
         assert page.locator(".st-key-confusion_chart .plot").get_attribute("data-mark") == "same"
 
+        # All 46 by 46 counts in a file.
+        page.locator(".st-key-confusion_chart").get_by_title("Save this chart").click()
+        with page.expect_download() as download:
+            page.get_by_role("button", name="All points (CSV)").click()
+        lines = download.value.path().read_text().splitlines()
+        assert lines[0] == "trace,Taken for,Right class,value"
+        assert len(lines) == 1 + 46 * 46
+        told = f"newswires,{names[order[column]]},{names[order[row]]},{count}"
+        assert told in lines
+
         # The words that mattered, in a newswire of the cell.
         page.get_by_text("Words that mattered").first.click()
         expect(page.get_by_text("Integrated gradients (Sundararajan")).to_be_visible(timeout=30_000)

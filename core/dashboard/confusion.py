@@ -19,7 +19,11 @@ from core.store import Store
 
 _VALUES = {"counts": "Newswires", "shares": "% of right class"}
 _ORDERS: dict[Order, str] = {"support": "Largest classes first", "confusion": "Most mistakes first"}
+_FIRST = 12
+"""Classes of a matrix that can be read on a phone."""
 _A_PAGE = 5
+_CUT_SHOWN = 12
+"""Words of a newswire's beginning that is cut off."""
 
 
 def confusion(store: Store, models: Sequence[Judged]) -> None:
@@ -35,6 +39,7 @@ def confusion(store: Store, models: Sequence[Judged]) -> None:
             forms.view("matrix.of", "Model", {"first": models[0].title, "second": models[1].title})
         forms.view("matrix.values", "Values", _VALUES)
         forms.view("matrix.order", "Order", _ORDERS)
+        forms.view("matrix.classes", "Classes", {"all": "All classes", "first": f"First {_FIRST}"})
     model = models[-1] if draft.value("matrix.of") == "second" else models[0]
     names, evaluation = model.corpus.class_names, model.evaluation
     chosen = _chosen(evaluation)
@@ -44,22 +49,25 @@ def confusion(store: Store, models: Sequence[Judged]) -> None:
             st.session_state["cell.true"] = names.index(true)
             st.session_state["cell.answer"] = names.index(answer)
 
+    order = ordered(evaluation.confusion, draft.value("matrix.order"))
+    if draft.value("matrix.classes") == "first":
+        order = order[:_FIRST]
     charts.show(
         charts.confusion_matrix(
-            model.title,
+            f"{model.title} {len(order)}",
             names,
             confusion=evaluation.confusion,
             shares=shares(evaluation.confusion) if draft.value("matrix.values") == "shares" else None,
-            order=ordered(evaluation.confusion, draft.value("matrix.order")),
+            order=order,
             chosen=chosen,
         ),
         key="confusion_chart",
         on_click=pick,
     )
     st.caption(
-        "Choose a cell to read its newswires. Colour grows with the square root of the number, so that few"
-        " mistakes show too. “Most mistakes” counts a class's newswires that were taken for others together"
-        " with others' that were taken for it."
+        "Click a cell to read its newswires, or choose its classes below. Colour grows with the square root"
+        " of the number, so that few mistakes show too. “Most mistakes” counts a class's newswires that were"
+        " taken for others together with others' that were taken for it."
     )
     _newswires(store, model, chosen)
 
@@ -119,9 +127,10 @@ def _newswire(store: Store, model: Judged, row: int, true: int) -> None:
             explained(store, model, read, key=f"words_of_{row}")
             return
         start = read.words[read.cut].start
-        cut = f":gray[~~{plain(text[:start].strip())}~~] " if read.cut else ""
+        # Only the last of what is cut off: the part that the model gets must be in sight.
+        end = " ".join(text[:start].split()[-_CUT_SHOWN:])
         with st.container(height=150, border=False):
-            st.markdown(cut + plain(text[start:]))
+            st.markdown((f":gray[… ~~{plain(end)}~~] " if read.cut else "") + plain(text[start:]))
         if read.cut:
             st.caption(
                 f"The model gets the last {max_len:,} of {units.plural(len(read.words), 'word')}; the first"

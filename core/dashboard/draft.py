@@ -125,6 +125,7 @@ _VIEWS = {
         ("matrix.of", "first", Literal["first", "second"]),
         ("matrix.values", "counts", Literal["counts", "shares"]),
         ("matrix.order", "support", Literal["support", "confusion"]),
+        ("matrix.classes", "all", Literal["all", "first"]),
         ("cell.true", -1, int),
         ("cell.answer", -1, int),
         ("scaling.kind", Scaling.STRONG, Scaling),

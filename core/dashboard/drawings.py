@@ -63,7 +63,8 @@ _CSS = """
 .newswire mark { color: inherit; border-radius: 3px; padding: 0.1em 0;
                  background: color-mix(in srgb, var(--tint) calc(var(--weight) * 1%), transparent); }
 .newswire u { text-decoration: underline dotted 2px; text-underline-offset: 3px; }
-.newswire s { opacity: 0.6; }
+.newswire details { opacity: 0.75; margin-bottom: 0.4rem; }
+.newswire summary { cursor: pointer; font-style: italic; }
 .bars { display: grid; grid-template-columns: max-content 1fr max-content; gap: 0.3rem 0.7rem;
         align-items: center; max-width: 34rem; }
 .bars i { display: block; height: 0.85rem; border-radius: 3px; background: var(--c0); min-width: 1px; }

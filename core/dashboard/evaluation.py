@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,10 @@ from core.exports import Which
 from core.predictions import Predictions, order, predicted, read
 from core.records import Job, Kind, Status
 from core.store import Store
+
+# Streamlit looks for garbage after every script run: what scikit-learn brings would take 40 ms of it.
+gc.collect()
+gc.freeze()
 
 _PATIENCE_S = 1.0
 _AT_ONCE = 15
@@ -138,7 +143,7 @@ def _read(
 
 @dataclass(frozen=True)
 class _Figure:
-    """A figure of an evaluation: its name, value, unit for differences, and meaning."""
+    """A figure of an evaluation: its name, its value, what it means."""
 
     name: str
     of: Callable[[Evaluation], float | None]
@@ -266,7 +271,7 @@ def classes(models: Sequence[Judged]) -> None:
     missing = sum(score.support == 0 for score in first.evaluation.scores)
     silent = sum(score.support > 0 and score.predicted == 0 for score in first.evaluation.scores)
     notes = []
-    if silent:
+    if silent and len(models) == 1:
         notes.append(f"{units.plural(silent, 'class was', 'classes were')} never answered.")
     if missing:
         notes.append(f"{units.plural(missing, 'class has', 'classes have')} no newswire here.")

@@ -26,6 +26,8 @@ from core.records import Job, Kind, Status
 from core.store import Store
 
 _PATIENCE_S = 1.0
+_MANY = 250
+"""Words that had better be scrolled."""
 _MOST_WORDS = 8
 _STRONGEST = 60
 """Per cent of the colour behind the word that mattered most; more would make it hard to read."""
@@ -87,13 +89,16 @@ def explained(store: Store, model: Judged, read: Newswire, key: str) -> None:
     if job.result is None:
         error = job.error or {}
         problem(error.get("message", "The model could not be asked."), error.get("hint", ""))
+        if st.button("Try again", key=f"{key}_again", icon=":material/refresh:"):
+            store.submit(Kind.CLASSIFY, job.config)
+            st.rerun()
         return
     names, result = model.corpus.class_names, job.result
     name = plain(names[result["class"]])
     draw(_bars(names, result["probabilities"]), key=f"{key}_bars")
     weights: list[float] = result["attributions"]
     start, words = (weights[0], weights[1:]) if read.has_start else (0.0, weights)
-    with st.container(height="content" if len(read.text) < 1_500 else 320, border=True):  # noqa: PLR2004
+    with st.container(height="content" if len(read.ids) < _MANY else 320, border=True):
         draw(f'<div class="newswire">{_marked(read, words)}</div>', key=key)
     st.caption(_in_words(model, read))
     probability = result["probabilities"][result["class"]]
@@ -130,11 +135,14 @@ def _bars(names: Sequence[str], probabilities: Sequence[float]) -> str:
 
 
 def _marked(read: Newswire, weights: Sequence[float]) -> str:
-    """The text in HTML: words shaded, unknown ones underlined, those that were cut off struck out."""
+    """The text in HTML: words shaded, unknown ones underlined, those that were cut off folded away."""
     text, kept = read.text, read.words[read.cut :]
     largest = max(map(abs, weights), default=0.0) or 1.0
     at = kept[0].start
-    parts = [f"<s>{escape(text[:at])}</s>" if read.cut else escape(text[:at])]
+    parts = [escape(text[:at])]
+    if read.cut:
+        said = units.plural(read.cut, "word is", "words are")
+        parts = [f"<details><summary>The first {said} cut off</summary>{escape(text[:at])}</details>"]
     for word, weight in zip(kept, weights, strict=True):
         shown = escape(text[word.start : word.end])
         shown = shown if word.is_known else f"<u>{shown}</u>"
@@ -151,16 +159,17 @@ def _in_words(model: Judged, read: Newswire) -> str:
     kept = read.words[read.cut :]
     unknown = sum(not word.is_known for word in kept)
     said = [f"{units.plural(len(read.words), 'word')}."]
-    if unknown:
-        said.append(
-            f"{units.plural(unknown, 'of them is', 'of them are')} not in the model's vocabulary and"
-            " underlined; to the model all such words are the same."
-        )
     if read.cut:
-        ends = f"from “{read.word(0)}” to “{read.word(read.cut - 1)}”"
         said.append(
-            f"The model takes {model.config.data.max_len:,} at most, so the first"
-            f" {units.plural(read.cut, 'word is', 'words are')} cut off, {ends}; they are struck out."
+            f"The model takes {model.config.data.max_len:,} at most: the first"
+            f" {units.plural(read.cut, 'word is', 'words are')} cut off, from “{read.word(0)}” to"
+            f" “{read.word(read.cut - 1)}”."
+        )
+    if unknown:
+        rest = " of the rest" if read.cut else ""
+        said.append(
+            f"{units.plural(unknown, f'word{rest} is', f'words{rest} are')} not in the model's vocabulary and"
+            " underlined; to the model all such words are the same."
         )
     return plain(" ".join(said))
 

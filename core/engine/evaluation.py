@@ -24,6 +24,7 @@ from core.errors import TrainingError
 
 _IDS_AT_ONCE = 40_000
 """Word ids that pass through a model together."""
+_DIGITS = 7
 STEPS = 128
 """Points of the way at which integrated gradients look."""
 
@@ -75,7 +76,7 @@ def classify(model: ReplicatedModel, ids: Sequence[int], max_len: int) -> dict[s
     return {
         "probabilities": probabilities.tolist(),
         "class": likeliest,
-        "attributions": attributions[max_len - len(ids) :].tolist(),
+        "attributions": [round(value, _DIGITS) for value in attributions[max_len - len(ids) :].tolist()],
         "empty": empty,
     }
 

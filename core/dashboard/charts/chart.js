@@ -94,7 +94,7 @@ const values = (column) => {
   return new ARRAYS[column.dtype](bytes.buffer);
 };
 
-// One row a point: trace, x, y, and of a heatmap its value. What is not a number is left empty.
+// One row a point: trace, x, y, and of a heatmap the first of its customdata. What is not a number is left empty.
 const csv = ({ data, layout }) => {
   const cell = (value) => {
     if (value === null || value === undefined || Number.isNaN(value)) return "";
@@ -106,8 +106,11 @@ const csv = ({ data, layout }) => {
   for (const trace of data) {
     const [x, y, label] = [values(trace.x), values(trace.y), cell(trace.name ?? "")];
     if (trace.z) {
-      values(trace.z).forEach((z, i) => rows.push(
-        `${label},${cell(x[i % x.length])},${cell(y[Math.floor(i / x.length)])},${cell(z)}`));
+      const told = values(trace.customdata);
+      const each = told.length / (x.length * y.length);
+      for (let i = 0; i < x.length * y.length; i += 1) {
+        rows.push(`${label},${cell(x[i % x.length])},${cell(y[Math.floor(i / x.length)])},${cell(told[i * each])}`);
+      }
       continue;
     }
     for (let i = 0; i < y.length; i += 1) rows.push(`${label},${cell(x[i])},${cell(y[i])}`);
