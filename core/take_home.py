@@ -101,17 +101,7 @@ def device_lines(layout: DeviceLayout) -> list[str]:
     """The lines that give TensorFlow a layout's devices; none for a TPU, which is found, not made."""
     if layout.strategy == "tpu":
         return []
-    kind, one = layout.device_type, layout.device_type.lower()
-    indices = layout.visible_devices
-    if len(indices) == 1:
-        listing = [f'{one} = tf.config.list_physical_devices("{kind}")[{indices[0]}]']
-        visible, loop, indent = f"[{one}]", [], ""
-    else:
-        listing = [
-            f'{one}s = tf.config.list_physical_devices("{kind}")',
-            f"visible = [{one}s[i] for i in {indices}]",
-        ]
-        visible, loop, indent = "visible", [f"for {one} in visible:"], "    "
+    kind, one, indices = layout.device_type, layout.device_type.lower(), layout.visible_devices
     limit = "" if layout.memory_limit_mb is None else f"memory_limit={layout.memory_limit_mb}"
     making = []
     if layout.memory_growth:
@@ -119,20 +109,23 @@ def device_lines(layout: DeviceLayout) -> list[str]:
     elif layout.logical_devices > 1 or limit:
         part = f"[tf.config.LogicalDeviceConfiguration({limit})] * {layout.logical_devices}"
         making = ["tf.config.set_logical_device_configuration(", f"    {one}, {part}", ")"]
-    choosing = [f'tf.config.set_visible_devices({visible}, "{kind}")']
-    if kind == "CPU":
-        lines = ['tf.config.set_visible_devices([], "GPU")  # CPUs only']
-        if indices == (0,):
-            choosing = []  # there seldom is another
+    if len(indices) == 1:
+        listing = [f'{one} = tf.config.list_physical_devices("{kind}")[{indices[0]}]']
+        visible = f"[{one}]"
     else:
-        lines = []
-    if choosing or making:
-        lines += listing + choosing
-    if making:
-        lines += loop + [indent + line for line in making]
-    if layout.strategy == "mirrored" and layout.cross_device_ops != "auto":
-        lines.append(f"reduction = {_REDUCTIONS[layout.cross_device_ops]}")
-    return lines
+        listing = [
+            f'{one}s = tf.config.list_physical_devices("{kind}")',
+            f"visible = [{one}s[i] for i in {indices}]",
+        ]
+        visible = "visible"
+        making = [f"for {one} in visible:", *(f"    {line}" for line in making)] if making else []
+    hiding = ['tf.config.set_visible_devices([], "GPU")  # CPUs only'] if kind == "CPU" else []
+    # A machine with a second CPU is rare.
+    is_all = kind == "CPU" and indices == (0,)
+    choosing = [] if is_all else [f'tf.config.set_visible_devices({visible}, "{kind}")']
+    chosen = layout.strategy == "mirrored" and layout.cross_device_ops != "auto"
+    reducing = [f"reduction = {_REDUCTIONS[layout.cross_device_ops]}"] if chosen else []
+    return [*hiding, *(listing if choosing or making else []), *choosing, *making, *reducing]
 
 
 def strategy_lines(layout: DeviceLayout) -> list[str]:
@@ -159,6 +152,7 @@ def _render(config: RunConfig, layout: DeviceLayout, run_id: str, devices: list[
     execution, model = config.execution, config.model
     filled = _needs_filling(config)
     generated = config.data.dataset == "synthetic"
+    on_gpu = config.layout.strategy != "tpu" and config.layout.device_type == "GPU"
     loss_arguments = {"from_logits=True": model.from_logits, 'reduction="sum"': filled}
     return _TEMPLATES.get_template("take_home.py.jinja").render(
         title=f"Classify {DATASET_NAMES[config.data.dataset]} newswires by their topic.",
@@ -187,7 +181,7 @@ def _render(config: RunConfig, layout: DeviceLayout, run_id: str, devices: list[
         sparse_apart=model.optimizer in ("nadam", "adam"),
         loss_arguments=[argument for argument, is_given in loss_arguments.items() if is_given],
         # Keras would choose XLA by itself on one GPU.
-        jit_compile=execution.jit_compile if execution.jit_compile or layout.device_type == "GPU" else None,
+        jit_compile=execution.jit_compile if execution.jit_compile or on_gpu else None,
     )
 
 
