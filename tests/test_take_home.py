@@ -329,10 +329,13 @@ def test_a_notebook_tells_colab_what_it_needs(layout, accelerator):
     assert book.metadata.accelerator == accelerator
 
 
-def test_an_imported_run_has_no_code(store):
+def test_an_imported_run_has_no_code(home, store, tmp_path):
     run_id = add_import(store, [{"epoch": 1, "loss": 1.0}], file="log.csv")
     with pytest.raises(RunStateError, match="was imported"):
         configuration(store.job(run_id))
+    done = command("export", run_id, "--format", "py", "--output", str(tmp_path / "run.py"), home=home)
+    assert (done.returncode, "was imported" in done.stderr) == (1, True)
+    assert not (tmp_path / "run.py").exists()
 
 
 # The page
