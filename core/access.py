@@ -33,7 +33,7 @@ class Action(StrEnum):
     """What changes something, in the words that follow "may not"."""
 
     WORK = "have an engine work"
-    """Look for devices, prepare data, describe a model, check a layout, take a step apart, export a model."""
+    """Look for devices, prepare data, check a layout, take a step apart, make, export or judge a model."""
     START = "start runs"
     IMPORT = "import trainings"
     STOP = "stop runs"

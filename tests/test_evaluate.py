@@ -9,6 +9,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+import streamlit
 from conftest import command, ended, json_of
 
 from core import corpus as corpora
@@ -21,7 +22,7 @@ from core.errors import ConfigError, DatasetError, DownloadFailed, RunStateError
 from core.predictions import Predictions, order, question
 from core.records import Kind, Status
 from tests.page_app import charts, drawings, texts
-from tests.recorded import answered, evaluated, finished_run, prepared, running_run
+from tests.recorded import answered, claimed, evaluated, finished_run, prepared, running_run
 
 # Numbers
 
@@ -545,3 +546,62 @@ def test_the_first_twelve_classes_of_46_fit_a_phone():
     assert ("shapes" in figure["layout"]) == (45 in order_)
     mistakes = confusion.sum() - confusion.trace()
     assert f"{confusion.sum():,} newswires, {mistakes:,} of them wrong" in drawn["label"]
+
+
+@pytest.fixture
+def hosted(show, monkeypatch):
+    """Opens the page of a hosted dashboard that nobody signs in to."""
+    monkeypatch.setenv("MIRRORBOARD_HOSTED", "1")
+    yield lambda **query: page(show, **query)
+    streamlit.set_option("client.showErrorDetails", "type")
+
+
+def test_viewers_see_what_others_have_evaluated_and_ask_nothing(hosted, store):
+    data = prepared(store)
+    run = finished_run(store)
+    app = hosted(run=run.id)
+    assert "Nobody has asked the model about this yet. Viewers may not have an engine work." in texts(app)
+    evaluated(store, run, data)
+    app = hosted(run=run.id)
+    assert any(title.startswith("Confusion matrix") for title in charts(app))
+    assert app.button(key="classify").disabled
+    shown = next(toggle for toggle in app.toggle if toggle.label == "Words that mattered")
+    shown.set_value(True).run()
+    assert "Nobody has asked the model about this yet." in texts(app)
+    assert "Try a newswire" in [header.value for header in app.subheader]
+    assert not store.jobs(kinds=[Kind.EVALUATE, Kind.CLASSIFY])
+
+
+def test_a_full_queue_is_told_and_the_page_goes_on(hosted, store, monkeypatch):
+    monkeypatch.setenv("MIRRORBOARD_ROLE", "owner")
+    data = prepared(store)
+    run = finished_run(store)
+    evaluated(store, run, data)
+    for _ in range(3):
+        store.submit(Kind.CHECK, {})
+    app = hosted(run=run.id)
+    next(toggle for toggle in app.toggle if toggle.label == "Words that mattered").set_value(True).run()
+    assert "You have 3 other jobs queued" in texts(app)
+    assert "Try a newswire" in [header.value for header in app.subheader]
+    assert not store.jobs(kinds=[Kind.CLASSIFY])
+
+
+@pytest.mark.parametrize("status", [Status.FAILED, Status.LOST, Status.STOPPED])
+def test_what_did_not_come_to_an_end_is_asked_again_only_on_request(show, store, status):
+    prepared(store)
+    run = finished_run(store)
+    job = claimed(store, Kind.EVALUATE, order(run, "best"))
+    store.finish(job.id, status)
+    app = page(show, run=run.id)
+    assert f"The model could not be asked: the job was {status}." in texts(app)
+    assert len(store.jobs(kinds=[Kind.EVALUATE])) == 1
+    app.button(key=f"evaluate_again_{run.id}").click().run()
+    assert len(store.jobs(kinds=[Kind.EVALUATE])) == 2
+
+
+def test_predictions_that_were_deleted_are_made_again(show, store):
+    data = prepared(store)
+    run = finished_run(store)
+    answered(store, Kind.EVALUATE, order(run, "best"), {"rows": len(data.rows("test"))})
+    page(show, run=run.id)
+    assert [job.status for job in store.jobs(kinds=[Kind.EVALUATE])] == [Status.QUEUED, Status.COMPLETED]

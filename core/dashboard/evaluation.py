@@ -12,14 +12,13 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from core.access import Action
 from core.analysis.evaluation import TOP_K, Evaluation, evaluate
 from core.config import RunConfig, parse_config
 from core.corpus import Corpus
 from core.dashboard import charts, units
-from core.dashboard.access import why_not
-from core.dashboard.frame import plain, problem, rerun_when_done
-from core.dashboard.server import latest_answer, load_corpus, soon
+from core.dashboard.answers import answer
+from core.dashboard.frame import boundary, plain, problem, rerun_when_done
+from core.dashboard.server import load_corpus
 from core.errors import RunStateError
 from core.exports import Which
 from core.predictions import Predictions, order, predicted, read
@@ -30,7 +29,6 @@ from core.store import Store
 gc.collect()
 gc.freeze()
 
-_PATIENCE_S = 1.0
 _AT_ONCE = 15
 """Rows of a table that are seen without scrolling it."""
 
@@ -85,48 +83,25 @@ def judged(store: Store, run: Job, which: Which) -> Judged | None:
             rerun_when_done(store, run, every_s=1.0)
         return None
     file = predicted(store.checkpoints(run.id), asked)
-    if not file.exists() and not _ask(store, run, asked):
-        return None
+    if not file.exists():
+        job = answer(store, Kind.EVALUATE, asked, key=f"evaluate_again_{run.id}", is_gone=True)
+        if job is None:
+            return None
+        if job.status is not Status.COMPLETED:
+            st.fragment(_stage, run_every=0.5)(store, job.id, run.title)
+            return None
     corpus = load_corpus(store, parse_config(run.config).data.dataset)
     predictions, evaluation = _read(file, file.stat().st_mtime_ns, corpus.name, corpus)
     return Judged(run, asked, corpus, predictions, evaluation)
 
 
-def _ask(store: Store, run: Job, asked: dict[str, Any]) -> bool:
-    """Has an engine make a run's predictions; True when they are there."""
-    job = latest_answer(store, Kind.EVALUATE, asked)
-    if job is None or job.status in (Status.COMPLETED, Status.STOPPED, Status.LOST):
-        # Of one that was completed, the file has been deleted since.
-        reason = why_not(Action.WORK)
-        if reason is not None:
-            st.info(f"Nobody has had this model evaluated yet. {reason}", icon=":material/block:")
-            return False
-        job = soon(store, store.submit(Kind.EVALUATE, asked), _PATIENCE_S)
-    if job.status is Status.FAILED:
-        error = job.error or {}
-        problem(error.get("message", "The run's model could not be evaluated."), error.get("hint", ""))
-        reason = why_not(Action.WORK)
-        if st.button(
-            "Try again",
-            key=f"evaluate_again_{run.id}",
-            icon=":material/refresh:",
-            disabled=reason is not None,
-            help=reason,
-        ):
-            store.submit(Kind.EVALUATE, asked)
-            st.rerun()
-    elif not job.status.is_final:
-        st.fragment(_stage, run_every=0.5)(store, job.id, run.title)
-        rerun_when_done(store, job)
-    return job.status is Status.COMPLETED
-
-
 def _stage(store: Store, job_id: str, title: str) -> None:
-    job = store.job(job_id)
-    done, of = job.progress.get("done", 0), job.progress.get("of", 0)
-    count = f", {done:,} of {units.plural(of, 'newswire')}" if of else ""
-    phase = job.phase or "waiting for an engine process"
-    st.progress(done / of if of else 0.0, f"Evaluating run {plain(title)}: {plain(phase)}{count}")
+    with boundary():
+        job = store.job(job_id)
+        done, of = job.progress.get("done", 0), job.progress.get("of", 0)
+        count = f", {done:,} of {units.plural(of, 'newswire')}" if of else ""
+        phase = job.phase or "waiting for an engine process"
+        st.progress(done / of if of else 0.0, f"Evaluating run {plain(title)}: {plain(phase)}{count}")
 
 
 @st.cache_resource(show_spinner=False, max_entries=8)

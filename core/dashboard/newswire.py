@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from html import escape
-from typing import Any
 
 import numpy as np
 import streamlit as st
@@ -15,17 +14,16 @@ from core.access import Action
 from core.analysis.evaluation import TOP_K
 from core.dashboard import units
 from core.dashboard.access import why_not
+from core.dashboard.answers import answer
 from core.dashboard.drawings import draw
 from core.dashboard.evaluation import Judged
-from core.dashboard.frame import plain, problem, rerun_when_done
-from core.dashboard.server import latest_answer, soon
+from core.dashboard.frame import plain, problem
 from core.errors import ConfigError
 from core.newswire import Newswire
 from core.predictions import question
-from core.records import Job, Kind, Status
+from core.records import Kind
 from core.store import Store
 
-_PATIENCE_S = 1.0
 _MANY = 250
 """Words that had better be scrolled."""
 _MOST_WORDS = 8
@@ -81,17 +79,11 @@ def explained(store: Store, model: Judged, read: Newswire, key: str) -> None:
         read: The newswire.
         key: Of the drawing.
     """
-    job = _answer(store, question(model.asked, read.ids))
-    if not job.status.is_final:
-        st.info("The model is being asked.", icon=":material/hourglass_top:")
-        rerun_when_done(store, job)
+    job = answer(store, Kind.CLASSIFY, question(model.asked, read.ids), key=f"{key}_again")
+    if job is None:
         return
     if job.result is None:
-        error = job.error or {}
-        problem(error.get("message", "The model could not be asked."), error.get("hint", ""))
-        if st.button("Try again", key=f"{key}_again", icon=":material/refresh:"):
-            store.submit(Kind.CLASSIFY, job.config)
-            st.rerun()
+        st.info("The model is being asked.", icon=":material/hourglass_top:")
         return
     names, result = model.corpus.class_names, job.result
     name = plain(names[result["class"]])
@@ -114,14 +106,6 @@ def explained(store: Store, model: Judged, read: Newswire, key: str) -> None:
         " on the way from an empty newswire to this one, so that what the words contribute adds up to the"
         " difference."
     )
-
-
-def _answer(store: Store, asked: dict[str, Any]) -> Job:
-    """The newest answer to a question; it is asked anew where there is none."""
-    job = latest_answer(store, Kind.CLASSIFY, asked)
-    if job is None or job.status in (Status.LOST, Status.STOPPED):
-        job = soon(store, store.submit(Kind.CLASSIFY, asked), _PATIENCE_S)
-    return job
 
 
 def _bars(names: Sequence[str], probabilities: Sequence[float]) -> str:
