@@ -1,6 +1,6 @@
 """The command line: the same engine without a browser.
 
-``python -m core devices|train|runs|show|stop|pause|resume|extend|evaluate|export|diagnose``,
+``python -m core devices|train|runs|show|stop|delete|pause|resume|extend|evaluate|export|diagnose``,
 ``backup|restore|health`` and ``launcher`` take ``--json`` and ``--home``. Exit code 0: the run completed, or
 was stopped or paused; 1: it failed or diverged, or its status does not allow what was asked; 2: the
 configuration, or the log to diagnose, is invalid; 130: Ctrl-C ended the command itself.
@@ -43,12 +43,13 @@ from core.analysis.script_lint import check_script, read_script
 from core.backup import backup as back_up_store
 from core.backup import restore as restore_store
 from core.config import parse_config
-from core.errors import ConfigError, EngineError, MirrorboardError
+from core.errors import ConfigError, EngineError, MirrorboardError, RunStateError
 from core.exports import Format, Which, code_file, configuration, exported, history_file, order
 from core.health import examine
 from core.launcher import Launcher
 from core.records import Kind, Status
 from core.report import overview, report
+from core.retention import require_room
 from core.store import Store, default_home
 from core.terminal import Bar, echo_error, follow
 from core.words import plural, shown
@@ -246,6 +247,7 @@ def train(
         )
     for finding in check_config(config):
         click.echo(f"Note: {finding.what} {finding.effect} {finding.remedy}", err=True)
+    require_room(store.home, config)
     wanted = config.model_dump(mode="json")
     _train_to_the_end(ctx, store, lambda: store.submit(Kind.TRAIN, wanted), quiet=quiet)
 
@@ -338,6 +340,24 @@ def _await_end(store: Store, run_id: str, status: Status) -> Status:
         launcher.bury_dead_engines()
         status = store.job(run_id).status
     return status
+
+
+@main.command()
+@click.argument("run_ids", nargs=-1, required=True, metavar="RUN_ID...")
+@_shared
+@click.pass_context
+def delete(ctx: click.Context, run_ids: tuple[str, ...], home: Path | None, as_json: bool) -> None:
+    """Delete runs for good, with their checkpoints and all that was made of them."""
+    store = _store(ctx, home)
+    deleted = store.delete(run_ids)
+    if _wants_json(ctx, as_json):
+        _print_json({"deleted": deleted})
+    else:
+        click.echo(f"Deleted {plural(len(deleted), 'run')}.")
+    left = [run_id for run_id in run_ids if run_id not in deleted]
+    for run_id in left:
+        job = store.job(run_id)
+        raise RunStateError(f"Run {run_id} is {job.status}, so it was not deleted.", "Stop it first.")
 
 
 @main.command()

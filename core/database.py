@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from core.errors import StoreError
+from core.errors import DiskFull, StoreError
 
 _MIGRATIONS = [
     # Never edit one that has been released: append the next.
@@ -121,6 +122,7 @@ _MIGRATIONS = [
 FILE_NAME = "mirrorboard.sqlite3"
 
 _BUSY_TIMEOUT_S = 10.0
+_NO_ROOM_BYTES = 1_000_000
 
 
 def newest_schema() -> int:
@@ -164,8 +166,18 @@ class Database:
                 f"The run store's folder {self.home} cannot be written: {error.strerror}.",
                 "Make it writable, or set MIRRORBOARD_HOME (or --home) to a folder that is.",
             ) from None
+        if self._was_emptied():
+            raise StoreError(
+                f"The run store {self.path} is empty, but there are checkpoints of its runs beside it.",
+                "Put a backup in its place, or move its folder away to begin a new store.",
+            )
         self._migrate()
         self._file = self._on_disk()
+
+    def _was_emptied(self) -> bool:
+        """SQLite takes a file of no bytes for a new database; a new launcher would then sweep checkpoints."""
+        empty = self.path.exists() and self.path.stat().st_size == 0
+        return empty and any((self.home / "checkpoints").glob("*"))
 
     def _on_disk(self) -> tuple[int, int] | None:
         """Which file is at the path; None where there is none."""
@@ -238,15 +250,19 @@ class Database:
         if "not a database" in text or "malformed" in text:
             return StoreError(
                 f"The run store {self.path} is damaged ({text}).",
-                "Stop Mirrorboard, then put a backup in its place, or move it away to begin a new store.",
+                "Stop Mirrorboard, then put a backup in its place, or move its folder away to begin a new"
+                " store.",
             )
         if "readonly" in text or "unable to open" in text:
             return StoreError(
                 f"The run store {self.path} cannot be written ({text}).",
                 "Make the folder writable, or set MIRRORBOARD_HOME (or --home) to one that is.",
             )
-        if "full" in text:
-            return StoreError(f"The disk of the run store {self.path} is full.", "Free some space.")
+        # The index beside the write-ahead log cannot grow either, which SQLite calls an I/O error.
+        if "full" in text or ("I/O" in text and shutil.disk_usage(self.home).free < _NO_ROOM_BYTES):
+            return DiskFull(
+                f"The disk of the run store {self.path} is full.", "Make room: delete runs or other files."
+            )
         return StoreError(
             f"The run store {self.path} did not answer ({text}).",
             "Another program may hold it; try again in a moment.",

@@ -8,6 +8,8 @@
     │   └── LimitExceeded    a hosted dashboard allows less
     ├── NotAllowed           the person's role does not allow what was asked
     ├── StoreError           the run store cannot be opened, read or written
+    │   └── DiskFull         its disk has no room
+    ├── NoRoom               the disk or the quota cannot hold a run
     ├── RunNotFound          no run has this id
     ├── RunStateError        the run's status does not allow what was asked of it
     ├── DatasetError         a dataset could not be prepared
@@ -70,6 +72,14 @@ class NotAllowed(MirrorboardError):
 
 class StoreError(MirrorboardError):
     """The run store cannot be opened, read or written."""
+
+
+class DiskFull(StoreError):
+    """The run store's disk has no room."""
+
+
+class NoRoom(MirrorboardError):
+    """The disk or the quota cannot hold a run."""
 
 
 class RunNotFound(MirrorboardError):

@@ -12,6 +12,7 @@ from core.analysis.memory import needed
 from core.config import DeviceLayout, RunConfig, parse_config
 from core.errors import LimitExceeded
 from core.records import Job, Kind, Metric, Scaling, Status
+from core.retention import require_room
 from core.store import Store
 
 _one_at_a_time = threading.Lock()
@@ -31,6 +32,7 @@ class Gate(Store):
     Raises:
         NotAllowed: Every method that changes something, where the role does not allow it.
         LimitExceeded: Every method that queues something, where it is more than the server allows.
+        NoRoom: Those that submit runs, where the disk or the quota cannot hold one.
     """
 
     def __init__(self, store: Store, person: Person, limits: Limits | None) -> None:  # no second connection
@@ -45,6 +47,8 @@ class Gate(Store):
         self._must_be_allowed(Action.START if kind is Kind.TRAIN else Action.WORK)
         with self._room(kind, 1):
             self._check_size(kind, config)
+            if kind is Kind.TRAIN:
+                require_room(self.home, parse_config(config))
             return super().submit(kind, config)
 
     def submit_study(self, scaling: Scaling, configs: Iterable[dict[str, Any]]) -> str:
@@ -54,6 +58,7 @@ class Gate(Store):
         with self._room(Kind.TRAIN, len(planned)):
             for config in planned:
                 self._check_size(Kind.TRAIN, config)
+                require_room(self.home, parse_config(config))
             return super().submit_study(scaling, planned)
 
     def add_import(

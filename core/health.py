@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from core import retention
 from core.database import FILE_NAME
-from core.errors import StoreError
+from core.errors import ConfigError, StoreError
 from core.processes import is_alive, started_at
 from core.records import ACTIVE, Engine, Job, Kind, Status
 from core.store import Store
 
+_SECOND_LOOK_S = 1.5
 _FINAL = [status for status in Status if status.is_final]
 
 
@@ -27,13 +28,15 @@ def examine(home: Path, patience_s: float = 60.0) -> dict[str, Any]:
 
     Returns:
         ``healthy``, the ``problems`` in words (none where it is healthy), ``free_bytes`` of the disk,
-        whether a ``launcher`` lives, how many jobs are ``queued``, and the id of the ``running`` run.
+        ``room``, what the store takes and may take (`core.retention.Room`), whether a ``launcher`` lives, how
+        many jobs are ``queued``, and the id of the ``running`` run.
     """
     about: dict[str, Any] = {
         "healthy": False,
         "problems": [],
         "home": str(home),
         "free_bytes": None,
+        "room": None,
         "launcher": False,
         "queued": None,
         "running": None,
@@ -42,13 +45,20 @@ def examine(home: Path, patience_s: float = 60.0) -> dict[str, Any]:
     if not (home / FILE_NAME).exists():
         problems.append(f"There is no run store in {home}.")
         return about
-    about["free_bytes"] = shutil.disk_usage(home).free
     try:
+        there = retention.room(home)
+        about |= {"free_bytes": there.free_bytes, "room": there.to_json()}
+        if there.is_low:
+            problems.append(f"The disk is nearly full: {retention.size(there.free_bytes)} are left.")
+        elif not there.left_bytes:
+            problems.append(
+                f"The quota of {retention.size(there.quota_bytes or 0)} is used up: no run starts."
+            )
         store = Store(home)
         engines, active = store.engines(), store.jobs(statuses=ACTIVE)
         queued, ended = store.jobs(statuses=[Status.QUEUED]), store.jobs(statuses=_FINAL, limit=50)
         store.close()
-    except StoreError as error:
+    except (StoreError, ConfigError) as error:
         problems.append(str(error))
         return about
     training = next((job.id for job in active if job.kind is Kind.TRAIN), None)
@@ -63,12 +73,25 @@ def examine(home: Path, patience_s: float = 60.0) -> dict[str, Any]:
         if waits_s > patience_s:
             problems.append(f"The {_name(job)} has waited for {waits_s:,.0f} s though its turn has come.")
             break
-    for job in active:
-        silent_s = now - (job.heartbeat_at or now)
-        if silent_s > patience_s:
-            problems.append(f"The {_name(job)} has not been heard of for {silent_s:,.0f} s.")
+    problems += _silent(home, active, patience_s)
     about["healthy"] = not problems
     return about
+
+
+def _silent(home: Path, active: list[Job], patience_s: float) -> list[str]:
+    """Tells of running jobs without a heartbeat; a second look makes sure, as the clock may have been set."""
+    quiet = [job for job in active if abs(time.time() - (job.heartbeat_at or 0)) > patience_s]
+    if not quiet:
+        return []
+    time.sleep(_SECOND_LOOK_S)
+    store = Store(home)
+    now = {job.id: job.heartbeat_at for job in store.jobs(statuses=ACTIVE)}
+    store.close()
+    return [
+        f"The {_name(job)} has not been heard of for {abs(time.time() - (job.heartbeat_at or 0)):,.0f} s."
+        for job in quiet
+        if job.id in now and now[job.id] == job.heartbeat_at
+    ]
 
 
 def _is_owned(engine: Engine) -> bool:

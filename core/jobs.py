@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from core.database import marks
-from core.errors import RunNotFound
+from core.errors import RunNotFound, StoreError
 from core.measurements import Measurements
 from core.processes import Processes
 from core.records import ACTIVE, Job, Kind, Scaling, Status
@@ -89,6 +89,27 @@ class Jobs(Measurements, Processes):
 
 
 def _job(row: sqlite3.Row) -> Job:
+    """Makes a record of a row.
+
+    Raises:
+        StoreError: The row holds what no Mirrorboard has written.
+    """
+    try:
+        job = _read(row)
+    except (ValueError, TypeError) as error:
+        raise StoreError(
+            f"The run store's row of job {shown(row['id'])} is damaged ({error}).",
+            f"Delete it with `python -m core delete {row['id']}`, or restore a backup.",
+        ) from None
+    if not isinstance(job.config, dict) or not isinstance(job.progress, dict):
+        raise StoreError(
+            f"The run store's row of job {shown(row['id'])} is damaged (it has no settings).",
+            f"Delete it with `python -m core delete {row['id']}`, or restore a backup.",
+        )
+    return job
+
+
+def _read(row: sqlite3.Row) -> Job:
     values = dict(row)
     for column in ("config", "result", "error", "progress", "tags", "checkpoint"):
         values[column] = None if values[column] is None else json.loads(values[column])

@@ -45,6 +45,7 @@ ENGINE_ENVIRONMENT = {
 }
 
 _TICK_S = 0.2
+_AFTER_ERROR_S = 1.0
 _DESK_PATIENCE_S = 1.0
 """Desk jobs take milliseconds; only behind a slow one, such as a download, is a second desk worth it."""
 _MOST_IDLE = 2
@@ -126,7 +127,7 @@ class Launcher:
                 told = str(error)
             else:
                 told = ""
-            self._wake.wait(_TICK_S)
+            self._wake.wait(_AFTER_ERROR_S if told else _TICK_S)
             self._wake.clear()
 
     def _tick(self) -> None:
@@ -258,20 +259,26 @@ class Launcher:
                 # Ctrl-C in the dashboard's terminal is not meant for a training.
                 start_new_session=True,
             )
-        self._children[engine_id] = child
-        self._store.add_engine(
-            Engine(
-                id=engine_id,
-                role=role,
-                pid=child.pid,
-                pid_started_at=started_at(child.pid),
-                owner_pid=me,
-                started_at=time.time(),
-                ready_at=None,
-                job=None,
-                boot_id=boot_id(),
-            )
+        engine = Engine(
+            id=engine_id,
+            role=role,
+            pid=child.pid,
+            pid_started_at=started_at(child.pid),
+            owner_pid=me,
+            started_at=time.time(),
+            ready_at=None,
+            job=None,
+            boot_id=boot_id(),
         )
+        try:
+            self._store.add_engine(engine)
+        except StoreError:
+            # Unknown to the store it would be started again at every tick.
+            child.kill()
+            child.wait()
+            log.unlink(missing_ok=True)
+            raise
+        self._children[engine_id] = child
 
 
 def _overdue(job: Job) -> bool:

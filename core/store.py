@@ -134,21 +134,29 @@ class Store(Transitions):
                 )
 
     def delete(self, job_ids: Sequence[str]) -> list[str]:
-        """Deletes runs with their metrics, logs and checkpoints; those that have not ended are left alone.
+        """Deletes runs with all that was measured, kept, exported and predicted; spares those that go on.
 
         Returns:
             The ids of those that were deleted.
         """
         final = [status for status in Status if status.is_final]
+        job_ids = [job_id for job_id in job_ids if job_id.isascii()]
         with self.write() as connection:
             rows = connection.execute(
                 f"DELETE FROM jobs WHERE id IN ({marks(job_ids)}) AND kind IN ({marks(RUNS)})"
                 f" AND status IN ({marks(final)}) RETURNING id",
                 (*job_ids, *RUNS, *final),
             ).fetchall()
+            gone = [row["id"] for row in rows]
+            # What was asked about them: exports, evaluations.
+            connection.execute(
+                f"DELETE FROM jobs WHERE json_valid(config) AND status IN ({marks(final)})"
+                f" AND json_extract(config, '$.run_id') IN ({marks(gone)})",
+                (*final, *gone),
+            )
         for row in rows:
             shutil.rmtree(self.checkpoints(row["id"]), ignore_errors=True)
-        return [row["id"] for row in rows]
+        return gone
 
     def checkpoints(self, job_id: str) -> Path:
         """The folder of a run's checkpoints."""

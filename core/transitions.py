@@ -87,7 +87,11 @@ class Transitions(Jobs):
 
         Returns:
             The job's status after the request.
+
+        Raises:
+            RunNotFound: There is no such job.
         """
+        self.job(job_id)
         with self.write() as connection:
             now = time.time()
             queued = connection.execute(
@@ -109,6 +113,7 @@ class Transitions(Jobs):
             RunNotFound: There is no such run.
             RunStateError: It does not run.
         """
+        self.job(job_id)
         with self.write() as connection:
             asked = self._change(connection, job_id, Status.PAUSING, stop_requested_at=time.time())
         job = self.job(job_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from core import report
+from core import report, retention
 from core.access import Action
 from core.analysis.imported import MAX_BYTES, read_history
 from core.dashboard import draft, units
@@ -76,6 +76,18 @@ def _import(store: Store) -> None:
         )
 
 
+def _room(store: Store) -> None:
+    """What all of it takes, and what may still come."""
+    there = retention.room(store.home)
+    quota = f" of a quota of {retention.size(there.quota_bytes)}" if there.quota_bytes else ""
+    st.caption(
+        f":material/hard_drive: The store takes {plain(retention.size(there.total_bytes))}{plain(quota)}:"
+        f" measurements {plain(retention.size(there.database_bytes))}, checkpoints"
+        f" {plain(retention.size(there.checkpoints_bytes))}, prepared data"
+        f" {plain(retention.size(there.other_bytes))}. {plain(retention.size(there.left_bytes))} are left."
+    )
+
+
 with page("Runs", "Every run, to find again, compare, and take away.") as store:
     _import(store)
     jobs = store.jobs(kinds=RUNS)
@@ -88,6 +100,7 @@ with page("Runs", "Every run, to find again, compare, and take away.") as store:
         wanted = draft.value("runs")
         chosen = [job for job in jobs if job.id in wanted]
         actions(store, chosen)
+        _room(store)
         compare(store, chosen)
     else:
         st.info(

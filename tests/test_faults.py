@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import resource
+import shutil
 import signal
+import sqlite3
+import subprocess
+import sys
 import time
 
 import numpy as np
 import psutil
 import pytest
-from conftest import LONG, QUICK, ended, wait_for
+from conftest import LONG, QUICK, ROOT, command, ended, wait_for
+from streamlit.testing.v1 import AppTest
+from test_launcher import STARTER
 
-from core.errors import ConfigError, RunStateError
+from core.dashboard import run_panel
+from core.database import FILE_NAME
+from core.errors import ConfigError, DiskFull, RunStateError
 from core.exports import order
+from core.health import examine
 from core.launcher import Launcher
-from core.records import Kind, Status
+from core.processes import boot_id, is_alive, started_at
+from core.records import Engine, Kind, Status
+from core.report import history
+from core.store import Store
 from core.watchdog import Watchdog
+from tests.page_app import sound, texts
+from tests.recorded import finished_run, prepared, running_run
 
 
 def training(store, job_id, epochs=1):
@@ -189,3 +205,281 @@ def test_a_validation_loss_that_is_none_ends_the_run_as_diverged_too(run_job):
     assert (job.status, job.checkpoint_epochs) == (Status.DIVERGED, 0)
     assert "The validation loss is not a finite number after epoch 1" in job.error["message"]
     assert "No epoch before that ended well" in job.error["hint"]
+
+
+# The store
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A folder on a disk of 6 MB that a test can fill."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    asked = ["mount", "-t", "tmpfs", "-o", "size=6m", "none", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(asked, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small disk is not permitted")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(folder):
+    """Takes all room; returns the file that holds it."""
+    filler = folder / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"x" * 4096):
+            pass
+    return filler
+
+
+def test_a_disk_that_gets_full_costs_a_run_nothing(small_disk, tmp_path):
+    home = small_disk / "home"
+    home.mkdir()
+    # The prepared dataset is larger than the disk is to be.
+    corpora = tmp_path / "datasets"
+    corpora.mkdir()
+    (home / "datasets").symlink_to(corpora)
+    store = Store(home)
+    launcher = Launcher(store, keep_warm=False)
+    launcher.start()
+    config = {
+        "layout": {"strategy": "single", "logical_devices": 1},
+        "data": {"dataset": "synthetic", "max_len": 40},
+        "model": {"optimizer": "sgd", "embedding_size": 2, "filters": [8, 8]},
+        "training": {"epochs": 8, "batch_size": 64},
+    }
+    try:
+        job_id = store.submit(Kind.TRAIN, config)
+        training(store, job_id)
+        filler = fill(small_disk)
+        before = len(store.metrics(store.job(job_id), per="step"))
+        with pytest.raises(DiskFull, match="is full"):
+            write_on(store, job_id)
+        time.sleep(6)
+        job = store.job(job_id)
+        assert job.status is Status.RUNNING
+        assert is_running(job.pid)
+        # The engine trains on into its memory; nobody starts engines that the store cannot know of.
+        assert len(psutil.Process().children()) <= 3
+        assert any("nearly full" in problem for problem in examine(home)["problems"])
+        filler.unlink()
+        job = ended(store, job_id, 120)
+        assert job.status is Status.COMPLETED, job.error
+        losses = [row.step for row in store.metrics(job, per="step") if row.name == "loss"]
+        assert losses == list(range(8 * 141))
+        assert len(losses) * 3 > before
+        assert [epoch["epoch"] for epoch in history(store, job)] == list(range(1, 9))
+        said = [line.text for line in store.logs(job) if line.source == "mirrorboard"]
+        (full,) = [text for text in said if "is full" in text]
+        assert "The job goes on, and what it records waits in memory." in full
+        assert any("takes what is recorded again" in text for text in said)
+        assert not list(home.rglob("*.part"))
+    finally:
+        (small_disk / "filler").unlink(missing_ok=True)
+        launcher.close()
+        store.close()
+
+
+def write_on(store, job_id):
+    """Writes more and more, until the store refuses."""
+    for length in range(100, 2_000):
+        store.rename(job_id, "x" * 1_000 * length)
+
+
+def is_running(pid):
+    return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def test_a_run_that_is_silent_is_told_of_on_its_page(show, store, monkeypatch):
+    prepared(store)
+    job = running_run(store, epochs=2)
+    monkeypatch.setattr(run_panel, "_QUIET_S", -1.0)
+    app = show("pages/training.py", run=job.id)
+    assert "Nothing has been recorded for" in texts(app)
+    assert "the engine process may hang" in texts(app).lower()
+
+
+def test_a_read_only_store_is_told_on_the_page_and_on_the_command_line(small_disk, tmp_path, monkeypatch):
+    home = small_disk / "home"
+    Store(home).close()
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    done = command("runs", home=home)
+    assert done.returncode == 1
+    assert "cannot be written: Read-only file system" in done.stderr
+    assert "Traceback" not in done.stderr
+    monkeypatch.setenv("MIRRORBOARD_HOME", str(home))
+    app = sound(AppTest.from_file(str(ROOT / "streamlit_app.py"), default_timeout=20).run())
+    assert "Read-only file system" in texts(app)
+
+
+def truncate(home):
+    path = home / FILE_NAME
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def empty(home):
+    os.truncate(home / FILE_NAME, 0)
+    (home / "checkpoints" / "abcd").mkdir(parents=True)
+
+
+def age(home):
+    with contextlib.closing(sqlite3.connect(home / FILE_NAME)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"), [(truncate, "is damaged"), (empty, "is empty, but there are"), (age, "has schema 99")]
+)
+def test_a_bad_database_is_told_on_the_page_and_on_the_command_line(home, monkeypatch, harm, words):
+    store = Store(home)
+    for _ in range(20):
+        finished_run(store)
+    store.close()
+    harm(home)
+    before = (home / FILE_NAME).read_bytes()
+    done = command("runs", home=home)
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    monkeypatch.setenv("MIRRORBOARD_HOME", str(home))
+    monkeypatch.setenv("MIRRORBOARD_WATCH", "1")
+    app = AppTest.from_file(str(ROOT / "streamlit_app.py"), default_timeout=20)
+    assert words in texts(sound(app.run()))
+    assert (home / FILE_NAME).read_bytes() == before
+    assert not any((home / "checkpoints").glob("*")) or harm is empty
+
+
+# The machine
+
+
+def test_a_clock_that_is_set_back_makes_no_duration_negative_and_stops_nothing(home, store, tmp_path):
+    """The launcher and its engine live a day in the past, who looks at them does not."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import time\npresent = time.time\ntime.time = lambda: present() - 86_400\n"
+    )
+    long = store.submit(Kind.TRAIN, LONG)
+    past = subprocess.Popen(
+        [sys.executable, "-c", STARTER, str(home)], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(tmp_path)}
+    )
+    try:
+        job = training(store, long)
+        assert job.started_at < job.created_at - 80_000
+        assert 0 < job.duration_s < 120
+        short = store.submit(Kind.TRAIN, QUICK)
+        # Who asks lives in the present, where the last heartbeat is a day old, and the process still lives.
+        Launcher(store).bury_dead_engines()
+        assert store.job(long).status is Status.RUNNING
+        assert not any("not been heard" in problem for problem in examine(home)["problems"])
+        store.request_stop(long)
+        ended(store, long, 20)
+        done = ended(store, short, 90)
+        assert done.status is Status.COMPLETED, done.error
+        assert 0 < done.duration_s < 90
+    finally:
+        past.terminate()
+        past.wait(20)
+    wait_for(
+        lambda: not any(is_alive(e.pid, e.pid_started_at, e.boot_id) for e in store.engines()), 20, "end"
+    )
+
+
+def test_nobody_overtakes_in_the_queue_when_the_clock_is_set_back(store):
+    first = store.submit(Kind.TRAIN, QUICK)
+    with store.write() as connection:  # the clock stood an hour later then
+        connection.execute("UPDATE jobs SET queued_at = queued_at + 3600")
+    second, third = store.submit(Kind.TRAIN, QUICK), store.submit(Kind.TRAIN, QUICK)
+    order = []
+    for _ in range(3):
+        job = store.claim([Kind.TRAIN], "a")
+        order.append(job.id)
+        store.finish(job.id, Status.COMPLETED)
+    assert order == [first, second, third]
+
+
+def test_an_engine_that_died_with_a_heartbeat_in_the_future_is_buried_at_once(store):
+    gone = Engine("ab", "layout", 2**22 + 1, 0.0, os.getpid(), time.time(), None, None, boot_id())
+    store.add_engine(gone)
+    job = store.job(store.submit(Kind.TRAIN, QUICK))
+    store.claim([Kind.TRAIN], gone.id)
+    with store.write() as connection:
+        connection.execute(
+            "UPDATE jobs SET heartbeat_at = heartbeat_at + 7200, started_at = started_at + 7200"
+        )
+    Launcher(store).bury_dead_engines()
+    job = store.job(job.id)
+    assert job.status is Status.LOST
+    assert job.duration_s >= 0
+
+
+def test_after_a_restart_of_the_machine_its_runs_are_lost_and_can_be_resumed(store, launcher):
+    """Another process has got the pid meanwhile, which began as long after the machine's start."""
+    job_id = store.submit(Kind.TRAIN, LONG)
+    job = training(store, job_id)
+    launcher._closed.set()
+    launcher._thread.join()
+    os.kill(job.pid, signal.SIGKILL)
+    wait_for(lambda: launcher._children[job.engine_id].poll() is not None, 10, "the engine's end")
+    me = psutil.Process().pid
+    with store.write() as connection:
+        connection.execute(
+            "UPDATE engines SET pid = ?, pid_started_at = ?, boot_id = 'the one before'", (me, started_at(me))
+        )
+        connection.execute("UPDATE jobs SET heartbeat_at = heartbeat_at - 600")
+    after = Launcher(store, keep_warm=False)
+    after.bury_dead_engines()
+    lost = store.job(job_id)
+    assert lost.status is Status.LOST
+    assert "may have been restarted" in lost.error["message"] + lost.error["hint"]
+    assert lost.can_resume
+    store.resume(job_id)
+    after.start()
+    again = training(store, job_id, lost.checkpoint_epochs + 1)
+    assert again.result["resumed"]["epochs"] == lost.checkpoint_epochs
+    store.request_stop(job_id)
+    ended(store, job_id, 20)
+    after.close()
+
+
+def test_forty_starts_in_a_second_wait_in_order_and_run_one_at_a_time(home, store):
+    """From four processes at once, with two launchers on the store."""
+    script = "import sys, pathlib, json; from core.store import Store; from core.records import Kind;"
+    script += "store = Store(pathlib.Path(sys.argv[1])); sys.stdin.read(1);"
+    script += "[store.submit(Kind.TRAIN, json.loads(sys.argv[2])) for _ in range(10)]"
+    people = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(home), json.dumps(QUICK)], cwd=ROOT, stdin=subprocess.PIPE
+        )
+        for _ in range(4)
+    ]
+    launchers = [Launcher(store, keep_warm=False), Launcher(Store(home), keep_warm=False)]
+    for person in people:
+        person.stdin.write(b"x")
+        person.stdin.close()
+    assert all(person.wait(30) == 0 for person in people)
+    runs = store.jobs(kinds=[Kind.TRAIN])[::-1]
+    assert len(runs) == 40
+    assert [len(store.ahead_of(run)) for run in runs] == list(range(40))
+    for launcher in launchers:
+        launcher.start()
+    together = 0
+    ended_runs = 0
+    while ended_runs < 3:
+        jobs = store.jobs(kinds=[Kind.TRAIN])
+        ended_runs = sum(job.status.is_final for job in jobs)
+        together = max(together, sum(job.status is Status.RUNNING for job in jobs))
+        time.sleep(0.02)
+    assert together == 1
+    for run in reversed(runs):
+        store.request_stop(run.id)
+    wait_for(lambda: all(job.status.is_final for job in store.jobs()), 30, "the end of all")
+    done = [job for job in store.jobs(kinds=[Kind.TRAIN])[::-1] if job.started_at]
+    assert [job.id for job in done] == [run.id for run in runs[: len(done)]]
+    assert all(job.status is Status.COMPLETED for job in done[:3])
+    for launcher in launchers:
+        launcher.close()
+    assert store.engines() == []
+    assert list((home / "engines").iterdir()) == []
+    assert sorted(path.name for path in home.iterdir() if not path.name.startswith(FILE_NAME)) == [
+        "checkpoints",
+        "datasets",
+        "engines",
+    ]

@@ -97,7 +97,10 @@ def _ordered(store: Store, job: Job, kind: Format, which: Which, label: str) -> 
         if done.status is not Status.COMPLETED:
             error = done.error or {"message": "The export took too long.", "hint": "Try again."}
             raise EngineError(error["message"], error["hint"])
-        return file.read_bytes()
+        try:
+            return file.read_bytes()
+        finally:
+            file.unlink(missing_ok=True)  # it is quickly made again, and would take room for ever
 
     reason = why_not(Action.WORK)
     st.download_button(

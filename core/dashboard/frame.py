@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import ParamSpec
 
 import streamlit as st
 
+from core import retention
 from core.access import Action, Person
 from core.config import DATASET_NAMES, parse_config
 from core.dashboard import access, draft, entrance, units
@@ -284,6 +286,12 @@ def _status(store: Store, seen: tuple[tuple[str, Status], ...], title: str) -> N
         waiting = len(jobs) - 2
         if waiting > 0:
             st.caption(f"{units.plural(waiting, 'more job')} waiting")
+        free_bytes = shutil.disk_usage(store.home).free
+        if free_bytes < retention.LOW_BYTES:
+            left = plain(retention.size(free_bytes))
+            st.warning(
+                f"The disk of the run store is nearly full: {left} are left.", icon=":material/hard_drive:"
+            )
         if not jobs:
             st.caption(f":material/radio_button_unchecked: Nothing is running. {_engine(store)}")
 

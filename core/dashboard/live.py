@@ -20,7 +20,7 @@ from core.analysis.overfitting import Diagnosis, diagnose
 from core.config import parse_config
 from core.dashboard import charts
 from core.dashboard.charts import WHOLE, Axis, Curves, Part, Quantity, Series
-from core.records import Job, Kind, LogLine
+from core.records import ACTIVE, Job, Kind, LogLine
 from core.store import Store
 
 _Made = TypeVar("_Made")
@@ -49,6 +49,7 @@ class RunView:
         self._reading = threading.Lock()
         self._making = threading.Lock()
         self._read_at = 0.0
+        self._heard_at = time.monotonic()
         self.job: Job = store.job(run_id)
         self.version = 0
         """Another number whenever something that is shown has changed."""
@@ -81,7 +82,9 @@ class RunView:
             self._read_samples()
             self._read_log()
             # A heartbeat alone is nothing to look at.
-            same = replace(before, heartbeat_at=self.job.heartbeat_at)
+            same = replace(before, heartbeat_at=self.job.heartbeat_at, elapsed_s=self.job.elapsed_s)
+            if self.job.heartbeat_at != before.heartbeat_at:
+                self._heard_at = time.monotonic()
             if self._last_id != seen or self.job != same:
                 self.version += 1
             same = replace(same, progress=self.job.progress, phase=self.job.phase)
@@ -118,6 +121,14 @@ class RunView:
         if lines:
             self.log.extend(lines)
             self._last_id["log"] = lines[-1].id
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the engine's last heartbeat, as this process has seen it; 0 without an engine.
+
+        The times in the store would say otherwise whenever somebody sets the clock.
+        """
+        return time.monotonic() - self._heard_at if self.job.status in ACTIVE else 0.0
 
     @property
     def steps_per_epoch(self) -> int:

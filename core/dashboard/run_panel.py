@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from functools import partial
 
 import streamlit as st
 
+from core import retention
 from core.analysis.criteria import accuracy_name
 from core.config import DATASET_NAMES, RunConfig, parse_config
 from core.dashboard import charts, draft, forms, lifecycle, units
@@ -39,6 +41,8 @@ PANEL = "run_panel"
 """Key of the fragment that is all of a run."""
 _PARTS = ["progress", "batches", "machine"]
 """Keys of the fragments in it that change with every step; the rest changes after an epoch."""
+_QUIET_S = 10.0
+"""Seconds of silence that are no chance any more: an engine reports five times a second."""
 
 
 @dataclass
@@ -55,6 +59,8 @@ def news(shown: RunView, drawn: Drawn) -> list[str]:
         return [PANEL]
     if shown.job.status is Status.QUEUED:
         return _PARTS[:1]  # its place in the queue may have changed, and there is nothing else yet
+    if shown.silent_s > _QUIET_S:
+        return _PARTS[:1]  # how long it has been silent
     if shown.version != drawn.version:
         drawn.version = shown.version
         return _PARTS
@@ -138,6 +144,23 @@ def _progress(store: Store, shown: RunView) -> None:
             _queued(store, job)
         else:
             _bar(job)
+            _silence(store, shown.silent_s)
+
+
+def _silence(store: Store, silent_s: float) -> None:
+    """Warns when nothing comes from the engine, and tells a full disk from other reasons."""
+    if silent_s <= _QUIET_S:
+        return
+    free_bytes = shutil.disk_usage(store.home).free
+    why = "The engine process may hang, or another program may hold the run store."
+    if free_bytes < retention.LOW_BYTES:
+        left = retention.size(free_bytes)
+        why = f"The disk of the run store is full, {left} are left: delete runs, or make room otherwise."
+    st.warning(
+        f"**Nothing has been recorded for {silent_s:,.0f} s.**  \n{plain(why)} A training goes on meanwhile;"
+        " what it measures waits in memory until the store takes it.",
+        icon=":material/hard_drive:",
+    )
 
 
 def _bar(job: Job) -> None:

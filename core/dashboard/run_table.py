@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from core import retention
 from core.access import Action
 from core.dashboard import draft, units
 from core.dashboard.access import why_not
@@ -70,12 +71,13 @@ def _searched(job: Job) -> str:
     return f"{job.title} {job.id} {job.status} {job.owner} {' '.join(job.tags)} {config}".casefold()
 
 
-def row(job: Job, best: tuple[int, float] | None) -> dict[str, Any]:
+def row(job: Job, best: tuple[int, float] | None, kept_bytes: int = 0) -> dict[str, Any]:
     """A run in the table.
 
     Args:
         job: The run.
         best: Zero-based epoch and value of its lowest validation loss.
+        kept_bytes: What its checkpoints take.
     """
     layout = job.config.get("layout", {})
     devices = (job.result or {}).get("devices") or []
@@ -92,6 +94,7 @@ def row(job: Job, best: tuple[int, float] | None) -> dict[str, Any]:
         "At epoch": best[0] + 1 if best else None,
         "Examples/s": job.progress.get("examples_per_s"),
         "Duration (s)": job.duration_s,
+        "Checkpoints (MB)": kept_bytes / 1e6 or None,
     }
 
 
@@ -100,7 +103,8 @@ def table(store: Store, jobs: Sequence[Job]) -> None:
     best = store.best_epochs()
     ids = [job.id for job in jobs]
     chosen = draft.value("runs")
-    frame = pd.DataFrame([row(job, best.get(job.number)) for job in jobs])
+    rows = [row(job, best.get(job.number), retention.folder_bytes(store.checkpoints(job.id))) for job in jobs]
+    frame = pd.DataFrame(rows)
     if not any(job.tags for job in jobs):
         frame = frame.drop(columns="Tags")
     if not any(job.owner for job in jobs):
@@ -123,6 +127,7 @@ def table(store: Store, jobs: Sequence[Job]) -> None:
             "Best validation loss": st.column_config.NumberColumn(format="%.3f"),
             "Examples/s": st.column_config.NumberColumn(format="%.0f"),
             "Duration (s)": st.column_config.NumberColumn(format="%.1f"),
+            "Checkpoints (MB)": st.column_config.NumberColumn(format="%.1f"),
         },
     )
     hidden = [run for run in chosen if run not in ids]
@@ -204,7 +209,9 @@ def _ask_to_delete(store: Store, chosen: Sequence[Job]) -> None:
         st.markdown("Runs that have not ended are left alone: stop them first.")
     if ended:
         names = ", ".join(plain(job.title) for job in ended)
-        st.markdown(f"Delete **{names}** with all measurements and logs? This cannot be undone.")
+        st.markdown(
+            f"Delete **{names}** with all measurements, logs, checkpoints and exports? This cannot be undone."
+        )
         st.button(
             f"Delete {units.plural(len(ended), 'run')} for good",
             key="delete_for_good",

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import keras
 import tensorflow as tf
 
-from core import predictions
+from core import predictions, retention
 from core.config import RunConfig, parse_config
 from core.corpus import CLASSES, VOCABULARY
 from core.engine import datasets, devices, layout, models
@@ -25,7 +25,7 @@ from core.engine.fit import train
 from core.engine.models import ReplicatedModel
 from core.engine.one_step import take_apart
 from core.engine.trained import trained
-from core.errors import StoreError
+from core.errors import DiskFull, StoreError
 from core.exports import exported
 from core.records import Job, Kind
 from core.store import Store
@@ -36,6 +36,8 @@ _Result = TypeVar("_Result")
 _STORE_POLL_S = 0.2
 _STORE_PATIENCE_S = 300.0
 """How long what must not be lost waits for a store that another program holds."""
+_DISK_PATIENCE_S = 86_400.0
+"""And for somebody to make room on a full disk."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +63,15 @@ def insist(write: Callable[[], _Result]) -> _Result:
     """Does what must not be lost, again and again while another program holds the store.
 
     Raises:
-        StoreError: The store did not answer for minutes.
+        StoreError: The store did not answer for minutes, or its disk stayed full for a day.
     """
-    deadline = time.monotonic() + _STORE_PATIENCE_S
+    began = time.monotonic()
     while True:
         try:
             return write()
-        except StoreError:
-            if time.monotonic() > deadline:
+        except StoreError as error:
+            patience_s = _DISK_PATIENCE_S if isinstance(error, DiskFull) else _STORE_PATIENCE_S
+            if time.monotonic() - began > patience_s:
                 raise
             time.sleep(_STORE_POLL_S)
 
@@ -162,6 +165,8 @@ def _train(task: Task) -> dict[str, Any]:
     job, store = task.job, task.store
     config = parse_config(job.config)
     checkpoints = Checkpoints(store.checkpoints(job.id))
+    has_bytes = retention.folder_bytes(store.checkpoints(job.id))
+    retention.require_room(store.home, config, has_bytes=has_bytes)
     start = checkpoints.newest(job.checkpoint_epochs)
     if start is not None:
         _log.info("Going on from the checkpoint of epoch %d.", start.epochs)

@@ -1,0 +1,160 @@
+"""How much room the store takes, how much a run will need, and whether there is that much."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from core.analysis import memory
+from core.config import RunConfig
+from core.database import FILE_NAME
+from core.errors import ConfigError, NoRoom
+from core.words import shown
+
+VARIABLE = "MIRRORBOARD_QUOTA_GB"
+LOW_BYTES = 200_000_000
+"""Free room of a disk below which it is time to say so."""
+
+_TRAIN_EXAMPLES = 8_982
+"""Of either dataset."""
+_CHECKPOINTS = 3
+"""Files of each sort: two generations, and the one that is being written."""
+_STEP_BYTES = 400
+"""What the database takes for a step's three values, with their index (measured: 330)."""
+_EPOCH_BYTES = 6_000
+"""The same for an epoch's values and confidence bins."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a store takes of its disk, in bytes.
+
+    Attributes:
+        database_bytes: What runs measured and said.
+        checkpoints_bytes: Checkpoints, with what was exported and predicted from them.
+        other_bytes: Prepared datasets, and the logs of living engines.
+        quota_bytes: What all of it together may be; None without a quota.
+        free_bytes: Of the disk.
+    """
+
+    database_bytes: int
+    checkpoints_bytes: int
+    other_bytes: int
+    quota_bytes: int | None
+    free_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """All that is there."""
+        return self.database_bytes + self.checkpoints_bytes + self.other_bytes
+
+    @property
+    def left_bytes(self) -> int:
+        """What may still come."""
+        left = self.free_bytes
+        if self.quota_bytes is not None:
+            left = min(left, self.quota_bytes - self.total_bytes)
+        return max(left, 0)
+
+    @property
+    def is_low(self) -> bool:
+        """True when the disk is nearly full."""
+        return self.free_bytes < LOW_BYTES
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {**asdict(self), "total_bytes": self.total_bytes, "left_bytes": self.left_bytes}
+
+
+def room(home: Path) -> Room:
+    """Looks at a store's folder.
+
+    Raises:
+        ConfigError: The environment's quota is none.
+        OSError: There is no such folder.
+    """
+    database = sum(map(_size, home.glob(f"{FILE_NAME}*")))
+    checkpoints = folder_bytes(home / "checkpoints")
+    other = folder_bytes(home) - database - checkpoints
+    return Room(database, checkpoints, max(other, 0), quota_bytes(), shutil.disk_usage(home).free)
+
+
+def folder_bytes(folder: Path) -> int:
+    """What the files below a folder take; 0 where there is none."""
+    return sum(map(_size, folder.rglob("*")))
+
+
+def quota_bytes() -> int | None:
+    """What a store may take altogether, from the environment; None without a quota.
+
+    Raises:
+        ConfigError: That is no positive number.
+    """
+    text = os.environ.get(VARIABLE, "")
+    if not text:
+        return None
+    with suppress(ValueError, OverflowError):
+        quota = int(float(text) * 1e9)
+        if quota > 0:
+            return quota
+    raise ConfigError(
+        f"{VARIABLE} must be a number of gigabytes above 0, not {shown(text)}.",
+        "Correct it, or leave it out: then only the disk sets a limit.",
+    )
+
+
+def needed_bytes(config: RunConfig) -> int:
+    """What a run will take of the disk, estimated from its model's parameters and its steps."""
+    need = memory.needed(config)
+    weights = need.parameters * need.value_bytes
+    # A state holds the weights and what the optimizer keeps, but no gradients; early stopping, its best.
+    state = weights * (need.values_each - 1 + (config.training.patience is not None))
+    steps = math.ceil(_TRAIN_EXAMPLES / config.global_batch_size)
+    values = config.training.epochs * (steps * _STEP_BYTES + _EPOCH_BYTES)
+    return _CHECKPOINTS * (state + weights) + values
+
+
+def require_room(home: Path, config: RunConfig, *, has_bytes: int = 0) -> None:
+    """Refuses a run that the disk or the quota cannot hold.
+
+    Args:
+        home: The store's folder.
+        config: The run.
+        has_bytes: What its checkpoints take already.
+
+    Raises:
+        NoRoom: It does not fit; the message has the figures.
+        ConfigError: The environment's quota is none.
+    """
+    need, there = needed_bytes(config) - has_bytes, room(home)
+    if need <= there.left_bytes:
+        return
+    limit = "on the disk"
+    if there.quota_bytes is not None and there.left_bytes < there.free_bytes:
+        limit = f"of the quota of {size(there.quota_bytes)} ({VARIABLE})"
+    raise NoRoom(
+        f"This run needs about {size(need)} for its checkpoints and measurements,"
+        f" but {size(there.left_bytes)} {limit} are left.",
+        "Delete runs on the page Runs or with `python -m core delete`, or make the model smaller.",
+    )
+
+
+def size(count: float) -> str:
+    """A size in decimal units, as disks are sold, such as ``1.3 GB``."""
+    for unit, bytes_each in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if count >= bytes_each:
+            return f"{count / bytes_each:,.3g} {unit}"
+    return f"{count / 1e3:,.0f} kB"
+
+
+def _size(file: Path) -> int:
+    # What is renamed or deleted meanwhile counts no more.
+    with suppress(OSError):
+        if file.is_file():
+            return file.stat().st_size
+    return 0
