@@ -245,7 +245,7 @@ def test_a_disk_that_gets_full_costs_a_run_nothing(small_disk, tmp_path):
         "layout": {"strategy": "single", "logical_devices": 1},
         "data": {"dataset": "synthetic", "max_len": 40},
         "model": {"optimizer": "sgd", "embedding_size": 2, "filters": [8, 8]},
-        "training": {"epochs": 40, "batch_size": 64},
+        "training": {"epochs": 15, "batch_size": 64},
     }
     try:
         job_id = store.submit(Kind.TRAIN, config)
@@ -265,9 +265,9 @@ def test_a_disk_that_gets_full_costs_a_run_nothing(small_disk, tmp_path):
         job = ended(store, job_id, 120)
         assert job.status is Status.COMPLETED, job.error
         losses = [row.step for row in store.metrics(job, per="step") if row.name == "loss"]
-        assert losses == list(range(40 * 141))
+        assert losses == list(range(15 * 141))
         assert len(losses) * 3 > before
-        assert [epoch["epoch"] for epoch in history(store, job)] == list(range(1, 41))
+        assert [epoch["epoch"] for epoch in history(store, job)] == list(range(1, 16))
         said = [line.text for line in store.logs(job) if line.source == "mirrorboard"]
         (full,) = [text for text in said if "is full" in text]
         assert "The job goes on, and what it records waits in memory." in full

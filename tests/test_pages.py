@@ -92,7 +92,7 @@ def test_store_that_cannot_be_used(show: Open, home: Path, script: str, harm: st
     assert app.title[0].value == "The run store cannot be used"
     said = {"not a folder": "cannot be written", "damaged": "is damaged", "newer": "has schema 99"}[harm]
     assert said in texts(app)
-    assert "MIRRORBOARD_HOME" in texts(app) or "move it away" in texts(app)
+    assert "MIRRORBOARD_HOME" in texts(app) or "move its folder away" in texts(app)
 
 
 def test_store_that_breaks_while_it_is_used(show: Open, home: Path) -> None:
