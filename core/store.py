@@ -139,20 +139,20 @@ class Store(Transitions):
         Returns:
             The ids of those that were deleted.
         """
-        final = [status for status in Status if status.is_final]
+        busy = [status for status in Status if not status.is_final]
         job_ids = [job_id for job_id in job_ids if job_id.isascii()]
         with self.write() as connection:
             rows = connection.execute(
                 f"DELETE FROM jobs WHERE id IN ({marks(job_ids)}) AND kind IN ({marks(RUNS)})"
-                f" AND status IN ({marks(final)}) RETURNING id",
-                (*job_ids, *RUNS, *final),
+                f" AND status NOT IN ({marks(busy)}) RETURNING id",
+                (*job_ids, *RUNS, *busy),
             ).fetchall()
             gone = [row["id"] for row in rows]
             # What was asked about them: exports, evaluations.
             connection.execute(
-                f"DELETE FROM jobs WHERE json_valid(config) AND status IN ({marks(final)})"
+                f"DELETE FROM jobs WHERE json_valid(config) AND status NOT IN ({marks(busy)})"
                 f" AND json_extract(config, '$.run_id') IN ({marks(gone)})",
-                (*final, *gone),
+                (*busy, *gone),
             )
         for row in rows:
             shutil.rmtree(self.checkpoints(row["id"]), ignore_errors=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -17,6 +18,7 @@ import numpy as np
 import psutil
 import pytest
 from conftest import LONG, QUICK, ROOT, command, ended, wait_for
+from playwright.sync_api import expect
 from streamlit.testing.v1 import AppTest
 from test_launcher import STARTER
 
@@ -31,6 +33,7 @@ from core.records import Engine, Kind, Status
 from core.report import history
 from core.store import Store
 from core.watchdog import Watchdog
+from tests.browser_app import CHROMIUM, chromium, dashboard, heading, tab
 from tests.page_app import sound, texts
 from tests.recorded import finished_run, prepared, running_run
 
@@ -483,3 +486,99 @@ def test_forty_starts_in_a_second_wait_in_order_and_run_one_at_a_time(home, stor
         "datasets",
         "engines",
     ]
+
+
+# The dashboard
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if not shutil.which(CHROMIUM):
+        pytest.skip(f"needs {CHROMIUM}")
+    with chromium() as browser:
+        yield browser
+
+
+def points(page):
+    """Batches on the loss chart."""
+    return page.evaluate(
+        "() => document.querySelector('.st-key-loss_chart .plot')?._fullData?.[0]?.x?.length ?? 0"
+    )
+
+
+def server(address):
+    """The process that listens at an address."""
+    port = int(address.rsplit(":", 1)[1])
+    return next(
+        connection.pid
+        for connection in psutil.net_connections("tcp")
+        if connection.laddr.port == port and connection.status == psutil.CONN_LISTEN
+    )
+
+
+def test_fifty_reloads_leave_nothing_behind_and_the_run_goes_on(home, store, launcher, browser):
+    job_id = store.submit(Kind.TRAIN, LONG)
+    training(store, job_id)
+    with dashboard(home, MIRRORBOARD_WATCH="1") as address, tab(browser) as page:
+        process = psutil.Process(server(address))
+        sizes = []
+        for number in range(50):
+            # Not waited for: impatient people reload before the page is there.
+            page.goto(f"{address}/training?run={job_id}", wait_until="commit")
+            if number % 10 == 9:
+                heading(page, "Training")
+                wait_for(lambda: points(page) > 0, 20, "the curve")
+                sizes.append((process.num_threads(), process.memory_info().rss))
+        epochs = store.epochs_done(store.job(job_id))
+        wait_for(lambda: store.epochs_done(store.job(job_id)) > epochs, 60, "another epoch")
+        assert store.job(job_id).status is Status.RUNNING
+    # 20 to 50 reloads; each session that stayed would hold a thread and some MB.
+    assert sizes[-1][0] - sizes[1][0] <= 5, sizes
+    assert sizes[-1][1] - sizes[1][1] < 60e6, sizes
+
+
+def test_a_dropped_websocket_is_made_again_and_the_page_goes_on_by_itself(home, store, launcher, browser):
+    job_id = store.submit(Kind.TRAIN, LONG)
+    training(store, job_id)
+    with dashboard(home, MIRRORBOARD_WATCH="1") as address, tab(browser) as page:
+        sockets = []
+
+        def pass_on(route):
+            sockets.append(route)
+            route.connect_to_server()
+
+        page.route_web_socket(re.compile("_stcore/stream"), pass_on)
+        page.goto(f"{address}/training?run={job_id}")
+        heading(page, "Training")
+        wait_for(lambda: points(page) > 0, 20, "the curve")
+        before, made = points(page), len(sockets)
+        sockets[-1].close()
+        wait_for(lambda: page.wait_for_timeout(100) or len(sockets) > made, 30, "another websocket")
+        wait_for(lambda: page.wait_for_timeout(100) or points(page) > before, 30, "newer points")
+        assert page.url.endswith(f"run={job_id}") or f"run={job_id}" in page.url
+        expect(page.get_by_test_id("stException")).to_have_count(0)
+
+
+def test_two_dashboards_share_a_store_one_starts_a_run_the_other_stops_it(tmp_path, browser):
+    home = tmp_path / "home"
+    offline = {"KERAS_HOME": str(tmp_path / "keras"), "HTTPS_PROXY": "http://127.0.0.1:9"}
+    store = Store(home)
+    prepared(store)
+    with dashboard(home, **offline) as one, dashboard(home, **offline) as two:
+        with tab(browser) as page:
+            page.goto(f"{one}/training?data.dataset=synthetic&training.epochs=500")
+            heading(page, "Training")
+            page.locator(".st-key-start button").click()
+            wait_for(lambda: page.wait_for_timeout(100) or store.jobs(kinds=[Kind.TRAIN]), 20, "the run")
+            (job,) = store.jobs(kinds=[Kind.TRAIN])
+            wait_for(lambda: store.job(job.id).progress.get("step"), 90, "its first step")
+        with tab(browser) as page:
+            page.goto(f"{two}/training?run={job.id}")
+            heading(page, "Training")
+            page.locator(".st-key-stop button").click()
+            assert ended(store, job.id, 20).status is Status.STOPPED
+            expect(page.locator(".st-key-run_head").get_by_text("stopped")).to_be_visible(timeout=20_000)
+        engines = store.engines()
+    # No process stays when both have ended.
+    wait_for(lambda: not any(is_alive(e.pid, e.pid_started_at, e.boot_id) for e in engines), 20, "their end")
+    store.close()
