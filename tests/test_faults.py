@@ -540,7 +540,9 @@ def test_fifty_reloads_leave_nothing_behind_and_the_run_goes_on(home, store, lau
 def test_a_dropped_websocket_is_made_again_and_the_page_goes_on_by_itself(home, store, launcher, browser):
     job_id = store.submit(Kind.TRAIN, LONG)
     training(store, job_id)
-    with dashboard(home, MIRRORBOARD_WATCH="1") as address, tab(browser) as page:
+    # Not a `tab`: that Streamlit says it is disconnected is what is wanted here.
+    with dashboard(home, MIRRORBOARD_WATCH="1") as address, browser.new_context() as context:
+        page = context.new_page()
         sockets = []
 
         def pass_on(route):
@@ -555,8 +557,8 @@ def test_a_dropped_websocket_is_made_again_and_the_page_goes_on_by_itself(home, 
         sockets[-1].close()
         wait_for(lambda: page.wait_for_timeout(100) or len(sockets) > made, 30, "another websocket")
         wait_for(lambda: page.wait_for_timeout(100) or points(page) > before, 30, "newer points")
-        assert page.url.endswith(f"run={job_id}") or f"run={job_id}" in page.url
-        expect(page.get_by_test_id("stException")).to_have_count(0)
+        assert f"run={job_id}" in page.url
+        heading(page, "Training")
 
 
 def test_two_dashboards_share_a_store_one_starts_a_run_the_other_stops_it(tmp_path, browser):
