@@ -80,17 +80,19 @@ def examine(home: Path, patience_s: float = 60.0) -> dict[str, Any]:
 
 def _silent(home: Path, active: list[Job], patience_s: float) -> list[str]:
     """Tells of running jobs without a heartbeat; a second look makes sure, as the clock may have been set."""
-    quiet = [job for job in active if abs(time.time() - (job.heartbeat_at or 0)) > patience_s]
+    now = time.time()
+    silent_s = {job.id: abs(now - (job.heartbeat_at or now)) for job in active}
+    quiet = [job for job in active if silent_s[job.id] > patience_s]
     if not quiet:
         return []
     time.sleep(_SECOND_LOOK_S)
     store = Store(home)
-    now = {job.id: job.heartbeat_at for job in store.jobs(statuses=ACTIVE)}
+    later = {job.id: job.heartbeat_at for job in store.jobs(statuses=ACTIVE)}
     store.close()
     return [
-        f"The {_name(job)} has not been heard of for {abs(time.time() - (job.heartbeat_at or 0)):,.0f} s."
+        f"The {_name(job)} has not been heard of for {silent_s[job.id]:,.0f} s."
         for job in quiet
-        if job.id in now and now[job.id] == job.heartbeat_at
+        if later.get(job.id, 0) == job.heartbeat_at
     ]
 
 

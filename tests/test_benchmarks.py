@@ -97,3 +97,9 @@ def test_a_refresh_of_more_points_sends_no_more() -> None:
     few, many = benchmark("points", "--points", "2000,30000", "--refreshes", "1")
     assert (few["points"], many["points"]) == (2_000, 30_000)
     assert many["bytes"] < 1.1 * few["bytes"]
+
+
+def test_the_soak_does_harm_and_counts() -> None:
+    (row,) = benchmark("soak", "--runs", "2")
+    assert (row["runs"], row["wrong"], row["lost"], row["left_over"], row["orphans"]) == (2, 0, 0, 0, 0)
+    assert row["seconds_each"] > 0
