@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from core.engine.models import STEP_SUMS, ReplicatedModel
+from core.engine.models import ReplicatedModel
 from core.engine.pipeline import Batches
 
 MOST_EXECUTIONS = 102
@@ -49,9 +49,9 @@ def measure(model: ReplicatedModel, batches: Batches, stop: threading.Event) -> 
         without_reduction: _Function = model.train_function
         model.train_function = with_reduction
         iterator = iter(batches.dataset)
-        _duration_s(with_reduction, iterator)
+        _duration_s(model, with_reduction, iterator)
         with no_reduction(model):  # where the graph is traced
-            _duration_s(without_reduction, iterator)
+            _duration_s(model, without_reduction, iterator)
         timed: list[tuple[float, float]] = []
         began = time.perf_counter()
         while len(timed) < MOST_EXECUTIONS // 2 - 1:
@@ -59,16 +59,22 @@ def measure(model: ReplicatedModel, batches: Batches, stop: threading.Event) -> 
                 return None
             if len(timed) >= _LEAST_ROUNDS and time.perf_counter() - began > _BUDGET_S:
                 break
-            timed.append((_duration_s(with_reduction, iterator), _duration_s(without_reduction, iterator)))
+            timed.append(
+                (
+                    _duration_s(model, with_reduction, iterator),
+                    _duration_s(model, without_reduction, iterator),
+                )
+            )
     steps = model.steps_per_execution
     step_s, step_without_s = (statistics.median(durations) / steps for durations in zip(*timed, strict=True))
     return {"step_s": step_s, "step_without_s": step_without_s, "steps": len(timed) * steps}
 
 
-def _duration_s(function: _Function, iterator: Any) -> float:
+def _duration_s(model: ReplicatedModel, function: _Function, iterator: Any) -> float:
     """Seconds that one execution takes until its results are on the host."""
     began = time.perf_counter()
-    np.asarray(function(iterator)[STEP_SUMS])
+    function(iterator)
+    np.asarray(model.taken)
     return time.perf_counter() - began
 
 

@@ -17,10 +17,14 @@ from core.errors import TrainingError
 _log = logging.getLogger("mirrorboard")
 
 
-def copied(variables: Sequence[Any]) -> Arrays:
-    """The values of Keras variables, of the first replica where there are several."""
-    # numpy() copies (tensorflow/python/framework/ops.py 2.21), so training may go on meanwhile.
-    return [tf.convert_to_tensor(variable.value).numpy() for variable in variables]
+def _held(variables: Sequence[Any]) -> Arrays:
+    """The values of Keras variables, of the first replica where there are several, not copied yet.
+
+    They are tensors, which NumPy takes for arrays, and stay what they are while training goes on: a variable
+    whose buffer is held elsewhere gets another when it is next assigned to (TensorFlow 2.21,
+    ``tensorflow/core/kernels/training_op_helpers.h``).
+    """
+    return [tf.convert_to_tensor(variable.value) for variable in variables]
 
 
 def restore(model: keras.Model, state: State) -> None:
@@ -41,7 +45,7 @@ def restore(model: keras.Model, state: State) -> None:
 
 
 class Checkpointer(keras.callbacks.Callback):
-    """Keeps a checkpoint of every epoch; the fit waits for the copying only, never for the disk.
+    """Keeps a checkpoint of every epoch; the fit waits neither for copying nor for the disk.
 
     Args:
         checkpoints: Where to.
@@ -85,10 +89,10 @@ class Checkpointer(keras.callbacks.Callback):
         early.best_weights = start.patience_weights
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Copies the state of the run for the writing thread."""
+        """Holds the state of the run for the writing thread."""
         assert logs is not None
         val_loss = float(logs["val_loss"])
-        model = copied(self.model.variables)
+        model = _held(self.model.variables)
         with self._changed:
             if self._best_val_loss is None or val_loss < self._best_val_loss:
                 self._best_epoch, self._best_val_loss = epoch + 1, val_loss
@@ -97,7 +101,7 @@ class Checkpointer(keras.callbacks.Callback):
             self._pending = State(
                 epochs=epoch + 1,
                 model=model,
-                optimizer=copied(self.model.optimizer.variables),
+                optimizer=_held(self.model.optimizer.variables),
                 best_epoch=self._best_epoch,
                 best_val_loss=self._best_val_loss,
                 patience=early and Patience(_float(early.best), early.best_epoch, early.wait),

@@ -10,27 +10,29 @@ with which Keras's loop fails on logical CPUs, work in this one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 import tensorflow as tf
 
-Logs = dict[str, tf.Tensor]
+Read = TypeVar("Read")
 
 
 def several_steps(
-    model: keras.Model, step: Callable[[Any], object], steps: Callable[[], int]
-) -> Callable[[Any], Logs]:
+    model: keras.Model, step: Callable[[Any], object], steps: Callable[[], int], read: Callable[[], Read]
+) -> Callable[[Any], Read]:
     """What `keras.Model.make_train_function` and `make_test_function` make.
 
     Args:
         model: Whose steps; compiled.
         step: One step on one replica's shard; updates the model's metrics.
         steps: Batches in an iterator; asked when there is a new one.
+        read: What is wanted of the metrics afterwards; traced outside the replicas, so that what a metric
+            adds up is added up over them too.
 
     Returns:
         A function that takes the next steps of an iterator, as many as the model takes per execution or as
-        are left, and returns the metrics by name. What a metric adds up is added up over the replicas too.
+        are left, and returns what was read.
     """
     strategy = model.distribute_strategy
 
@@ -39,7 +41,7 @@ def several_steps(
 
     one = tf.function(take_one, reduce_retracing=True, autograph=False, jit_compile=model.jit_compile)
 
-    def take_several(iterator: Any, count: tf.Tensor) -> Logs:
+    def take_several(iterator: Any, count: tf.Tensor) -> Read:
         def body(done: tf.Tensor) -> tuple[tf.Tensor]:
             one(iterator.get_next())
             return (done + 1,)
@@ -49,14 +51,13 @@ def several_steps(
             one(iterator.get_next())
         else:
             tf.while_loop(lambda done: done < count, body, (tf.constant(0),), parallel_iterations=1)
-        results: Logs = model.get_metrics_result()
-        return results
+        return read()
 
     several = tf.function(take_several, reduce_retracing=True, autograph=False)
     present: Any = None
     left = 0
 
-    def execute(iterator: Any) -> Logs:
+    def execute(iterator: Any) -> Read:
         nonlocal present, left
         if iterator is not present:
             present, left = iterator, steps()
@@ -64,7 +65,7 @@ def several_steps(
             raise StopIteration
         count = min(model.steps_per_execution, left)
         left -= count
-        results: Logs = several(iterator, tf.constant(count))
-        return results
+        result: Read = several(iterator, tf.constant(count))
+        return result
 
     return execute

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -103,6 +104,8 @@ class ReplicatedModel(keras.Model):
     train_function: Any
     test_function: Any
     step_sums: StepSums | None = None
+    taken: tf.Tensor | None = None
+    """What `step_sums` held after the last execution, shape (steps per execution, columns)."""
     calibration_sums: CalibrationSums | None = None
 
     def train_step(self, data: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -134,14 +137,35 @@ class ReplicatedModel(keras.Model):
         if not self.steps[0]:
             super().make_train_function(force)
         elif self.train_function is None or force:
-            self.train_function = several_steps(self, self.train_step, lambda: self.steps[0])
+            self.train_function = self._making_train_function()
 
     def make_test_function(self, force: bool = False) -> None:  # noqa: FBT001, FBT002
         """Called by `evaluate`, and by `fit` to validate."""
         if not self.steps[1]:
             super().make_test_function(force)
         elif self.test_function is None or force:
-            self.test_function = several_steps(self, self.test_step, lambda: self.steps[1])
+            self.test_function = several_steps(
+                self, self.test_step, lambda: self.steps[1], self.get_metrics_result
+            )
+
+    def _making_train_function(self) -> Callable[[Any], dict[str, tf.Tensor]]:
+        sums = self.step_sums
+        if sums is None:
+            return several_steps(self, self.train_step, lambda: self.steps[0], self.get_metrics_result)
+        take = several_steps(self, self.train_step, lambda: self.steps[0], sums.result)
+
+        def execute(iterator: Any) -> dict[str, tf.Tensor]:
+            # Not in the logs: Keras would turn each value into a float at every call, and all of the means
+            # over the epoch so far have to be brought together first. They are wanted at its end only.
+            self.taken = take(iterator)
+            return {}
+
+        return execute
+
+    def _get_metrics_result_or_logs(self, logs: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """Keras 3.15 takes an epoch's logs from here, and the last step's if their names are others."""
+        results: dict[str, Any] = self.get_metrics_result()
+        return results
 
     def _counted(
         self, x: tf.Tensor, y: tf.Tensor, y_pred: tf.Tensor, weights: tf.Tensor, loss: tf.Tensor
