@@ -1,4 +1,4 @@
-"""The dashboard in a real browser: first paint, switching pages, and memory.
+"""The dashboard in a real browser: first paint, switching pages, the first point of a run, and memory.
 
 Usage: ``python -m benchmarks.dashboard [--runs N] [--rounds N] [--json] [--write]``. Every run starts
 ``streamlit run`` twice in turn, with the engines that it warms up and without, on a store that holds the
@@ -11,7 +11,9 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from playwright.sync_api import Browser, Page
 from benchmarks.tables import Columns, publish
 from core import corpus
 from core.engine import synthetic
-from core.records import Job
+from core.records import Job, Kind
 from core.store import Store
 from tests.browser_app import chromium, dashboard, settled, tab
 from tests.conftest import wait_for
@@ -37,6 +39,7 @@ COLUMNS: Columns = {
 }
 
 _ENGINES_READY_S = 120
+_LAYOUTS = {"one CPU": "layout.strategy=single", "two logical CPUs": "layout.strategy=mirrored"}
 _SWITCH = """async number => {
     const title = () => document.querySelector("h1")?.textContent;
     const state = () => document.querySelector("[data-testid=stApp]").dataset.testScriptState;
@@ -50,6 +53,17 @@ _SWITCH = """async number => {
     return [title(), performance.now() - began];
 }"""
 """Clicks a link of the sidebar; gives the new page's heading, and after how many ms it had settled."""
+_START = """async () => {
+    const points = () => document.querySelector(".st-key-loss_chart .plot")?._fullData?.[0]?.x?.length;
+    const began = performance.now();
+    document.querySelector(".st-key-start button").click();
+    while (!points()) {
+        await new Promise(requestAnimationFrame);
+        if (performance.now() - began > 120000) throw new Error("no point came");
+    }
+    return performance.now() - began;
+}"""
+"""Clicks Start; gives the ms until a point of the new run is on the chart."""
 
 
 @dataclass
@@ -63,6 +77,8 @@ class Measured:
     idle_bytes: list[int] = field(default_factory=list)
     pages_bytes: list[int] = field(default_factory=list)
     run_bytes: list[int] = field(default_factory=list)
+    start_s: dict[str, list[float]] = field(default_factory=dict)
+    """By the layout that is trained on."""
 
 
 def first_paint(home: Path, browser: Browser) -> float:
@@ -73,14 +89,12 @@ def first_paint(home: Path, browser: Browser) -> float:
 
 
 def look(home: Path, browser: Browser, run: Job, rounds: int, measured: Measured) -> None:
-    """Starts a dashboard as people do, opens each of its pages, and then the run."""
+    """Starts a dashboard as people do, opens each of its pages, a finished run, and starts others."""
     began = time.perf_counter()
-    with dashboard(home) as address, tab(browser) as page:
+    with dashboard(home) as address, closing(Store(home)) as store, tab(browser) as page:
         measured.paint_s.append(_paint(page, address) - began)
         (process,) = (child for child in psutil.Process().children() if "streamlit" in child.cmdline())
-        store = Store(home)
         wait_for(lambda: _ready(store), _ENGINES_READY_S, "the engines")
-        store.close()
         settled(page)
         measured.idle_bytes.append(process.memory_info().rss)
         pages = page.locator("[data-testid=stSidebar] [data-testid=stPageLink] a").count()
@@ -96,6 +110,26 @@ def look(home: Path, browser: Browser, run: Job, rounds: int, measured: Measured
         measured.run_bytes.append(process.memory_info().rss)
         loaded = {Path(part.path).parts for part in process.memory_maps()}
         assert not any("tensorflow" in parts or "keras" in parts for parts in loaded)
+        page.goto("about:blank")
+        _start(browser, address, store, measured)
+
+
+def _start(browser: Browser, address: str, store: Store, measured: Measured) -> None:
+    """Starts runs on the synthetic newswires while a warm engine waits, and times their first point."""
+    for name, layout in _LAYOUTS.items():
+        wait_for(lambda: _ready(store), _ENGINES_READY_S, "the engines")
+        with tab(browser) as page:
+            page.goto(f"{address}/training?data.dataset=synthetic&training.epochs=50&{layout}")
+            page.wait_for_selector(".st-key-start button:not([disabled])", state="attached")
+            settled(page)
+            measured.start_s.setdefault(name, []).append(page.evaluate(_START) / 1e3)
+        run = store.jobs(kinds=[Kind.TRAIN], limit=1)[0]
+        store.request_stop(run.id)
+        wait_for(partial(_ended, store, run.id), 30, "the run to stop")
+
+
+def _ended(store: Store, run_id: str) -> bool:
+    return store.job(run_id).status.is_final
 
 
 def _paint(page: Page, address: str) -> float:
@@ -125,6 +159,7 @@ def table(measured: Measured) -> list[dict[str, Any]]:
             "highest": None,
             "count": len(switches),
         },
+        *(_row(f"Start to the first point, {name}, s", values) for name, values in measured.start_s.items()),
         _row("Memory when idle, MiB", [size / mib for size in measured.idle_bytes]),
         _row("Memory after all pages, MiB", [size / mib for size in measured.pages_bytes]),
         _row("Memory with a run open, MiB", [size / mib for size in measured.run_bytes]),
