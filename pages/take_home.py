@@ -8,6 +8,7 @@ from core.config import RunConfig
 from core.dashboard import draft, drawings, units
 from core.dashboard.downloads import code_buttons
 from core.dashboard.frame import STEPS, link, page, plain, problem, problem_of_step
+from core.dashboard.lint_panel import script_checker
 from core.dashboard.run_panel import summary
 from core.errors import ConfigError, RunNotFound, RunStateError
 from core.exports import configuration
@@ -103,3 +104,5 @@ with page(
         _comparison(config)
         st.subheader("The whole script", anchor=False)
         st.code(script(config, run_id), language="python", line_numbers=True, height=520)
+    st.subheader("Check a script of your own", anchor=False)
+    script_checker()

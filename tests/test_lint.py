@@ -280,3 +280,19 @@ def test_the_command_line_tells_before_it_trains(home):
     assert told.returncode == 0, told.stderr
     assert "Note: The last layer is a softmax, but the loss is told to expect logits." in told.stderr
     assert "The global batch is" not in told.stderr
+
+
+def test_a_script_of_ones_own_is_checked_on_the_page(show: Open):
+    app = show("pages/take_home.py")
+    app = sound(
+        app.text_area(key="script")
+        .set_value(_GOOD.replace("data.shuffle(8000)", "data.shuffle(8000).cache()"))
+        .run()
+    )
+    told = texts(app).replace("\\", "")
+    assert "The dataset is shuffled and then cached." in told
+    assert "data = data.shuffle(8000).cache().batch(64)" in [code.value for code in app.code]
+    app = sound(app.text_area(key="script").set_value(_GOOD).run())
+    assert "None of the classic mistakes" in app.success[0].value
+    app = sound(app.text_area(key="script").set_value("def (").run())
+    assert "Line 1 is not Python" in app.error[0].value
