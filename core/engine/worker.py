@@ -264,6 +264,10 @@ def main(home: Path, role: str, engine_id: str, owner: int, owner_started_at: fl
     tf.get_logger().propagate = False
     _log.setLevel(logging.INFO)
     logging.captureWarnings(capture=True)
+    if role == "desk":
+        # It builds models, and TensorFlow would take all memory of every GPU for them, beside the run that
+        # needs it. The physical devices are listed all the same (TensorFlow 2.21, `tf.config`).
+        tf.config.set_visible_devices([], "GPU")
     # What the imports made stays: every garbage collection would look through it in vain.
     gc.collect()
     gc.freeze()
