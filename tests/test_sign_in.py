@@ -141,7 +141,7 @@ class Visitor:
         self.alerts, done = [], self.finished
         self.server.send(message.SerializeToString())
         wait_for(
-            lambda: self.page.wait_for_timeout(20) or self.finished > done, 20, f"{key} to be dealt with"
+            lambda: self.page.wait_for_timeout(20) or self.finished > done, 60, f"{key} to be dealt with"
         )
 
     def sign_in(self, name):
@@ -158,7 +158,7 @@ class Visitor:
     def unfold(self, label):
         """Opens an expander that is not open."""
         box = self.page.get_by_test_id("stExpander").filter(has_text=label)
-        if box.get_by_test_id("stExpanderDetails").get_attribute("inert") is not None:
+        if box.get_by_test_id("stExpanderDetails").first.get_attribute("inert") is not None:
             box.get_by_text(label, exact=True).click()
 
     def control(self, key):
@@ -181,7 +181,7 @@ class Visitor:
             self.page.wait_for_timeout(300)
             return reason.is_visible()
 
-        wait_for(says_why, 10, f"the reason why {key} is off")
+        wait_for(says_why, 30, f"the reason why {key} is off")
         self.page.mouse.move(0, 0)
         before = self.site.contents()
         self.forge_click(forged or key)
@@ -197,7 +197,7 @@ class Visitor:
         self.control(key).click()
         if inside is not None:
             self.page.locator(f".st-key-{inside} button").click()
-        wait_for(lambda: self.page.wait_for_timeout(50) or happened(), 20, f"{key} to have its effect")
+        wait_for(lambda: self.page.wait_for_timeout(50) or happened(), 60, f"{key} to have its effect")
         settled(self.page)
 
 
@@ -347,7 +347,7 @@ class Walk:
                 page.keyboard.press("Tab")  # what was offered no longer covers the button
                 settled(page)
                 page.locator(f".st-key-{inside} button").click()
-                wait_for(lambda: page.wait_for_timeout(50) or happened(), 20, key)  # noqa: B023
+                wait_for(lambda: page.wait_for_timeout(50) or happened(), 60, key)  # noqa: B023
                 page.keyboard.press("Escape")
                 settled(page)
             else:
