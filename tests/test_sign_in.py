@@ -19,7 +19,7 @@ from core.gate import Gate
 from core.records import RUNS, Kind, Scaling, Status
 from core.store import Store
 from tests.browser_app import CHROMIUM, DESKTOP, chromium, dashboard, heading, settled
-from tests.conftest import wait_for
+from tests.conftest import ROOT, wait_for
 from tests.identity_provider import provider, secrets_file
 from tests.recorded import MACHINE, answered, claimed, finished_run, prepared, running_run
 
@@ -54,7 +54,9 @@ PAGES = {
     "one_step": "Inside one step",
     "runs": "Runs",
     "scaling": "Scaling",
+    "evaluate": "Evaluate",
 }
+PATHS = ["", *sorted(path.stem for path in (ROOT / "pages").glob("*.py"))]
 
 
 @pytest.fixture(scope="module")
@@ -327,6 +329,23 @@ class Walk:
         assert model.value.path().read_bytes() == b"a model"
         assert job.owner == self.person
 
+    def evaluates(self):
+        """A model that nobody has evaluated yet is evaluated for those who may have an engine work."""
+        run = self.run_of(OTHER, lambda store: finished_run(store, epochs=2))
+        before = {job.id for job in self.store.jobs()}
+        self.visitor.open("evaluate", run=run.id)
+        if not self.may(self.person):
+            expect(self.visitor.page.get_by_text("Nobody has had this model evaluated yet.")).to_be_visible()
+            assert named(self.store, Kind.EVALUATE, before) == []
+            return
+        jobs = wait_for(
+            lambda: self.visitor.page.wait_for_timeout(50) or named(self.store, Kind.EVALUATE, before),
+            60,
+            "the evaluation to be asked for",
+        )
+        assert jobs[0].owner == self.person
+        self.store.finish(jobs[0].id, Status.FAILED, error=OFFLINE)
+
     def edits(self, owner):
         run = self.run_of(owner, finished_run)
         now = lambda: self.store.job(run.id)  # noqa: E731
@@ -375,7 +394,7 @@ class Walk:
 def test_every_action_is_done_or_refused_as_the_role_has_it(site, name, person, role):
     with site.visitor(name) as visitor:
         walk = Walk(site, visitor, role, person)
-        for step in (walk.starts, walk.describes, walk.imports, walk.exports):
+        for step in (walk.starts, walk.describes, walk.imports, walk.exports, walk.evaluates):
             step()
         for owner in (person, OTHER) if role is Role.RUNNER else (OTHER,):
             for step in (walk.ends, walk.goes_on, walk.edits, walk.stops_a_study):
@@ -387,7 +406,7 @@ def test_nobody_sees_anything_before_signing_in_or_after_signing_out(site):
     site.store.rename(run.id, "secret name")
     with site.visitor() as visitor:
         page = visitor.page
-        for path in PAGES:
+        for path in PATHS:
             page.goto(f"{site.address}/{path}?run={run.id}")
             expect(page.get_by_role("button", name="Sign in")).to_be_visible(timeout=20_000)
             settled(page)
@@ -416,7 +435,7 @@ def test_a_cookie_that_somebody_has_written_lets_nobody_in(site):
 
 def test_whom_no_role_names_gets_in_nowhere_and_learns_by_what_name_they_are_known(site):
     with site.visitor("stranger") as visitor:
-        for path in PAGES:
+        for path in PATHS:
             visitor.page.goto(f"{site.address}/{path}")
             heading(visitor.page, "No access")
             expect(visitor.page.get_by_text("stranger@elsewhere.net")).to_be_visible()
