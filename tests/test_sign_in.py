@@ -59,8 +59,16 @@ PAGES = {
 PATHS = ["", *sorted(path.stem for path in (ROOT / "pages").glob("*.py"))]
 
 
+@pytest.fixture
+def site(shared):
+    """The dashboard, without what a test before has left undone."""
+    for job in shared.store.jobs():
+        shared.store.finish(job.id, Status.FAILED, error=OFFLINE)
+    return shared
+
+
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
+def shared(tmp_path_factory):
     """A dashboard with sign-in, its store, and a browser."""
     folder = tmp_path_factory.mktemp("site")
     store = Store(folder / "home")
@@ -155,7 +163,9 @@ class Visitor:
     def open(self, path, **query):
         words = "&".join(f"{name.replace('__', '.')}={value}" for name, value in query.items())
         self.page.goto(f"{self.site.address}/{path}?data.dataset=synthetic&{words}")
-        heading(self.page, PAGES[path])
+        # Not until nothing runs: a page that draws itself anew may never come to rest on a busy machine.
+        title = self.page.get_by_role("heading", name=PAGES[path], exact=True, level=1)
+        expect(title).to_be_visible(timeout=20_000)
 
     def unfold(self, label):
         """Opens an expander that is not open."""
@@ -190,7 +200,6 @@ class Visitor:
         if forged is not None:
             # On the page itself it may stand in a popover that is closed.
             assert any("may not" in text for text in self.alerts), self.alerts
-        settled(self.page)
         assert self.site.contents() == before, key
 
     def changes(self, key, happened, *, inside=None):
@@ -200,7 +209,6 @@ class Visitor:
         if inside is not None:
             self.page.locator(f".st-key-{inside} button").click()
         wait_for(lambda: self.page.wait_for_timeout(50) or happened(), 60, f"{key} to have its effect")
-        settled(self.page)
 
 
 def named(store, kind, before):
@@ -258,7 +266,8 @@ class Walk:
     def describes(self):
         """A model nobody has asked about is described for those who may have an engine work."""
         if not self.may(self.person):
-            self.visitor.open("model")  # the one model that everybody sees
+            self.visitor.open("model")  # the one model that everybody sees is asked for by nobody
+            expect(self.visitor.page.get_by_text("Keras is building the model.")).to_be_visible()
         before = self.store.jobs(kinds=[Kind.DESCRIBE])
         size = 100 + list(Role).index(self.role)
         self.visitor.open("model", model__embedding_size=size)
@@ -277,7 +286,7 @@ class Walk:
             return
         log = {"name": "log.csv", "mimeType": "text/csv", "buffer": b"epoch,loss,val_loss\n0,2,2\n1,1,2\n"}
         self.visitor.page.locator(".st-key-import_files input[type=file]").set_input_files(log)
-        expect(self.visitor.page.get_by_text("log.csv")).to_be_visible()
+        expect(self.visitor.page.get_by_test_id("stFileChipName")).to_be_visible()
         before = {job.id for job in self.store.jobs()}
         self.visitor.changes("import_now", lambda: named(self.store, Kind.IMPORT, before))
         assert named(self.store, Kind.IMPORT, before)[0].owner == self.person
@@ -335,7 +344,7 @@ class Walk:
         before = {job.id for job in self.store.jobs()}
         self.visitor.open("evaluate", run=run.id)
         if not self.may(self.person):
-            expect(self.visitor.page.get_by_text("Nobody has had this model evaluated yet.")).to_be_visible()
+            expect(self.visitor.page.get_by_text("Nobody has asked the model about this yet.")).to_be_visible()
             assert named(self.store, Kind.EVALUATE, before) == []
             return
         jobs = wait_for(
@@ -364,11 +373,9 @@ class Walk:
                 field.fill("renamed" if key == "rename" else "new")
                 page.keyboard.press("Enter")
                 page.keyboard.press("Tab")  # what was offered no longer covers the button
-                settled(page)
                 page.locator(f".st-key-{inside} button").click()
                 wait_for(lambda: page.wait_for_timeout(50) or happened(), 60, key)  # noqa: B023
                 page.keyboard.press("Escape")
-                settled(page)
             else:
                 self.visitor.is_refused(key, inside)
         gone = lambda: not [job for job in self.store.jobs(kinds=RUNS) if job.id == run.id]  # noqa: E731
