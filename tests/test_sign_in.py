@@ -344,7 +344,7 @@ class Walk:
         before = {job.id for job in self.store.jobs()}
         self.visitor.open("evaluate", run=run.id)
         if not self.may(self.person):
-            expect(self.visitor.page.get_by_text("Nobody has asked the model about this yet.")).to_be_visible()
+            expect(self.visitor.page.get_by_text("Nobody has asked the model")).to_be_visible()
             assert named(self.store, Kind.EVALUATE, before) == []
             return
         jobs = wait_for(
