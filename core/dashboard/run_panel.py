@@ -155,7 +155,7 @@ def _silence(store: Store, silent_s: float) -> None:
     why = "The engine process may hang, or another program may hold the run store."
     if free_bytes < retention.LOW_BYTES:
         left = retention.size(free_bytes)
-        why = f"The disk of the run store is full, {left} are left: delete runs, or make room otherwise."
+        why = f"The run store's disk has only {left} left: delete runs, or make room otherwise."
     st.warning(
         f"**Nothing has been recorded for {silent_s:,.0f} s.**  \n{plain(why)} A training goes on meanwhile;"
         " what it measures waits in memory until the store takes it.",
