@@ -111,6 +111,20 @@ class Soak:
             self.wrong += 1
             click.echo(f"{fate}: run {job_id} is {job.status}, not {wanted[0]}. {job.error}", err=True)
         self.lost += self._missing(job)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Waits until a launcher that has just been started has cleaned up after the one before."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline:
+            engines = self.store.engines()
+            alive = all(is_alive(e.pid, e.pid_started_at, e.boot_id) for e in engines)
+            if alive and any(
+                e.role == "desk" and e.ready_at and e.owner_pid == self.server.pid for e in engines
+            ):
+                return
+            time.sleep(_POLL_S)
+        raise TimeoutError("The launcher does not come to rest.")
 
     def until(self, job_id: str, condition: Callable[[Job], bool]) -> Job:
         """Waits until a condition holds for a job."""
