@@ -200,6 +200,38 @@ model.compile("adam", loss=tf.keras.losses.SparseCategoricalCrossentropy(True, f
     assert check_script("model.compile('adam', 'sparse_categorical_crossentropy')") == []
 
 
+_BUILT_BY_ANOTHER = _GOOD.replace("model = build()", "model = outer()").replace(
+    "with strategy.scope()", "def outer():\n    return build()\n\nwith strategy.scope()"
+)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        _GOOD.replace("import keras", 'import re, keras\nnumber = re.compile("[0-9]+")', 1),
+        _GOOD.replace("import keras", 'import keras\ncode = compile("1", "", "eval")', 1),
+        _BUILT_BY_ANOTHER,
+        _GOOD.replace(', activation="softmax")', '), keras.layers.Activation("softmax")'),
+        _GOOD.replace(', activation="softmax")', ", **options)"),
+        _GOOD.replace("x_held, y_train", "x_latest, y_train").replace("x_fit, x_held", "x_fit, x_latest"),
+        "model.add(Dense(46))\nmodel.compile('adam', SparseCategoricalCrossentropy(True))",
+        "answer = tf.nn.softmax(Dense(46)(x))\nmodel.compile('adam', 'sparse_categorical_crossentropy')",
+    ],
+)
+def test_what_only_looks_like_a_mistake_is_none(script):
+    assert script != _GOOD
+    assert check_script(script) == []
+
+
+def test_a_softmax_layer_of_its_own_and_logits_given_by_place_are_read_too():
+    script = """
+model.add(Dense(46))
+model.add(Activation("softmax"))
+model.compile("adam", loss=SparseCategoricalCrossentropy(True))
+"""
+    assert [(found.rule, found.line) for found in check_script(script)] == [("softmax-from-logits", 4)]
+
+
 @pytest.mark.parametrize(
     ("source", "words"),
     [
@@ -292,6 +324,8 @@ def test_a_script_of_ones_own_is_checked_on_the_page(show: Open):
     told = texts(app).replace("\\", "")
     assert "The dataset is shuffled and then cached." in told
     assert "data = data.shuffle(8000).cache().batch(64)" in [code.value for code in app.code]
+    app = sound(app.text_area(key="script").set_value("# a\x0cb\nname = 'COLAB_TPU_ADDR'").run())
+    assert [code.value for code in app.code][-1] == "name = 'COLAB_TPU_ADDR'"
     app = sound(app.text_area(key="script").set_value(_GOOD).run())
     assert "None of the classic mistakes" in app.success[0].value
     app = sound(app.text_area(key="script").set_value("def (").run())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ _REUTERS_CLASSES = 46
 _PROBABILITY_LOSSES = {"sparse_categorical_crossentropy", "categorical_crossentropy"}
 _LOSS_CLASSES = {"SparseCategoricalCrossentropy", "CategoricalCrossentropy"} | _PROBABILITY_LOSSES
 _SCOPED = {"Sequential", "Model", "compile"}
+_TEST = re.compile("(?<!la)test", re.IGNORECASE)
+"""In the name of a test set, such as ``x_test``; not in ``latest``."""
 
 
 def check_script(source: str) -> list[Finding]:
@@ -88,6 +91,13 @@ class _Call:
     @property
     def line(self) -> int:
         return self.node.lineno
+
+    @property
+    def unpacks(self) -> bool:
+        """Whether ``*`` or ``**`` hides what it is given."""
+        return any(one.arg is None for one in self.node.keywords) or any(
+            isinstance(one, ast.Starred) for one in self.node.args
+        )
 
     def argument(self, keyword: str, place: int | None = None) -> ast.expr | None:
         """An argument by name, or by place."""
@@ -177,17 +187,22 @@ class _Script(ast.NodeVisitor):
         last = self._last_layer()
         if last is None:
             return
-        softmax = last.name == "Softmax" or _is_softmax(last.argument("activation", 1))
+        activation = last.argument("activation", _ACTIVATION_AT[last.name])
+        softmax = last.name == "Softmax" or _is_softmax(activation)
+        is_linear = (
+            last.name == "Dense" and activation is None and not last.unpacks and not self._of("softmax")
+        )
         for call in self._of("compile", *_LOSS_CLASSES):
-            logits = call.argument("from_logits")
+            # Classes take it first of all, functions third and by name (Keras 3.15).
+            logits = call.argument("from_logits", 0 if call.name[:1].isupper() else None)
             from_logits = isinstance(logits, ast.Constant) and logits.value is True
             loss = call.argument("loss", 1) if call.name == "compile" else None
-            takes_probabilities = (call.name in _LOSS_CLASSES and logits is None) or (
+            takes_probabilities = (call.name in _LOSS_CLASSES and logits is None and not call.unpacks) or (
                 isinstance(loss, ast.Constant) and loss.value in _PROBABILITY_LOSSES
             )
             if softmax and from_logits:
                 yield softmax_from_logits(call.line)
-            if last.name == "Dense" and last.argument("activation", 1) is None and takes_probabilities:
+            if is_linear and takes_probabilities:
                 yield Finding(
                     "logits-with-a-probability-loss",
                     "The last layer gives logits, but the loss expects probabilities.",
@@ -198,19 +213,19 @@ class _Script(ast.NodeVisitor):
                 )
 
     def _last_layer(self) -> _Call | None:
-        layers = self._of("Dense", "Softmax")
+        layers = self._of(*_ACTIVATION_AT)
         return max(layers, key=lambda call: (call.line, call.node.col_offset), default=None)
 
     def _validation(self) -> Iterator[Finding]:
         fits = self._of("fit")
         for call in fits:
             data = call.argument("validation_data")
-            if data is not None and any("test" in name.lower() for name in self._names(data)):
+            if data is not None and any(map(_TEST.search, self._names(data))):
                 yield validation_on_test(call.line)
         validated = any(
             call.argument("validation_data") or call.argument("validation_split") for call in fits
         )
-        unpacked = any(keyword.arg is None for call in fits for keyword in call.node.keywords)
+        unpacked = any(call.unpacks for call in fits)
         for call in self._of("EarlyStopping"):
             monitor = call.argument("monitor", 0)
             name = "val_loss" if monitor is None else _text(monitor)
@@ -267,9 +282,13 @@ class _Script(ast.NodeVisitor):
     def _scope(self) -> Iterator[Finding]:
         if not self._of("MirroredStrategy", "TPUStrategy"):
             return
-        called_inside = {call.name for call in self.calls if call.scoped}
+        inside = {call.name for call in self.calls if call.scoped}
+        while more := {call.name for call in self.calls if call.function in inside} - inside:
+            inside |= more
         outside = [
-            call for call in self._of(*_SCOPED) if not call.scoped and call.function not in called_inside
+            call
+            for call in self._of(*_SCOPED)
+            if not call.scoped and call.function not in inside and not _is_pythons_compile(call.node)
         ]
         if outside:
             first = min(outside, key=lambda call: call.line)
@@ -341,6 +360,8 @@ class _Script(ast.NodeVisitor):
 
 _OPTIMIZERS = ("Nadam", "Adam", "AdamW", "SGD", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Ftrl", "Lion")
 _RATE_NAMES = ("learning_rate", "lr")
+_ACTIVATION_AT: dict[str, int | None] = {"Dense": 1, "Activation": 0, "Softmax": None}
+"""Layers that a classifier may end with, and the place of their activation among the arguments."""
 
 
 def _frozen_order(line: int) -> Finding:
@@ -366,6 +387,13 @@ def _name(node: ast.expr) -> str:
 def _text(node: ast.expr | None) -> str:
     """What a text constant says."""
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def _is_pythons_compile(node: ast.Call) -> bool:
+    """True for the built-in ``compile`` and that of regular expressions."""
+    if isinstance(node.func, ast.Attribute):
+        return isinstance(node.func.value, ast.Name) and node.func.value.id in ("re", "regex")
+    return _name(node) == "compile"
 
 
 def _is_softmax(node: ast.expr | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import streamlit as st
@@ -51,7 +52,7 @@ def script_checker() -> None:
         return
     if not found:
         st.success("None of the classic mistakes is in this script.", icon=":material/check_circle:")
-    lines = source.splitlines()
+    lines = re.split(r"\r\n|\r|\n", source)  # as Python counts them; splitlines also parts at form feeds
     for finding in found:
         assert finding.line is not None
         st.markdown(f":orange[:material/rule:] **Line {finding.line}**")
