@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from core.access import Action, Limits, Person
 from core.analysis.memory import needed
 from core.config import DeviceLayout, RunConfig, parse_config
-from core.errors import LimitExceeded
+from core.errors import LimitExceeded, RunNotFound
 from core.records import Job, Kind, Metric, Scaling, Status
 from core.retention import require_room
 from core.store import Store
@@ -75,12 +75,12 @@ class Gate(Store):
 
     def tag(self, job_ids: Sequence[str], *, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
         """As `Store.tag`."""
-        self._must_be_allowed(Action.TAG, job_ids)
+        self._must_be_allowed(Action.TAG, self._left(job_ids))
         super().tag(job_ids, add=add, remove=remove)
 
     def delete(self, job_ids: Sequence[str]) -> list[str]:
         """As `Store.delete`."""
-        self._must_be_allowed(Action.DELETE, job_ids)
+        self._must_be_allowed(Action.DELETE, self._left(job_ids))
         return super().delete(job_ids)
 
     def request_stop(self, job_id: str) -> Status:
@@ -118,6 +118,14 @@ class Gate(Store):
         if refusal is not None:
             raise refusal
         return jobs
+
+    def _left(self, job_ids: Sequence[str]) -> list[str]:
+        """Those that nobody has deleted meanwhile; of several runs one that is gone keeps nobody up."""
+        left = []
+        for job_id in job_ids:
+            with suppress(RunNotFound):
+                left.append(self.job(job_id).id)
+        return left
 
     @contextmanager
     def _room(self, kind: Kind, new: int) -> Iterator[None]:

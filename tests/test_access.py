@@ -16,9 +16,9 @@ from core import database
 from core.access import Action, Limits, Person, Role, Roles, parse_access, person_id
 from core.config import DeviceLayout, ModelConfig, RunConfig, parse_config
 from core.dashboard import access
-from core.errors import ConfigError, LimitExceeded, NotAllowed
+from core.errors import ConfigError, DatasetError, LimitExceeded, NotAllowed
 from core.gate import Gate, over
-from core.records import Kind, Scaling, Status
+from core.records import Kind, LogLine, Scaling, Status
 from core.store import Store
 from tests.page_app import texts
 from tests.recorded import DESCRIPTION, MACHINE, answered, finished_run, prepared, running_run
@@ -104,6 +104,16 @@ def test_every_change_of_the_store_passes_the_gate_or_is_an_engines():
     assert {"submit", "delete", "extend"} < writes
     assert writes - engines == {name.split(" ")[0] for name in CHANGES}
     assert writes - engines <= set(vars(Gate))
+
+
+def test_a_run_that_is_gone_keeps_nobody_from_changing_the_others(store):
+    """Two people look at the same table, and one of them deletes."""
+    gate = Gate(store, Person(ME, Role.RUNNER), None)
+    mine, gone = finished_run(gate, epochs=1), finished_run(gate, epochs=1)
+    store.delete([gone.id])
+    gate.tag([gone.id, mine.id], add=["kept"])
+    assert store.job(mine.id).tags == ["kept"]
+    assert gate.delete([gone.id, mine.id]) == [mine.id]
 
 
 def test_what_is_queued_belongs_to_who_asked_and_goes_on_in_their_name(store):
@@ -377,6 +387,13 @@ def test_details_of_errors_and_folders_of_the_server_stay_off_hosted_pages(
     gone = hosted("pages/training.py", run="gone")
     assert "There is no run 'gone' in the store" in texts(gone)
     assert str(home) not in texts(gone)
+    store.report(run, logs=[LogLine(0.0, "warning", "mirrorboard", f"The disk of {home}/x is full.")])
+    assert "The disk of the store/x is full." in texts(hosted("pages/training.py", run=run.id))
+    reuters = store.claim([Kind.PREPARE], "engine")
+    store.finish(reuters.id, Status.FAILED, error=DatasetError(f"{home} is full.", f"Empty {home}."))
+    start = texts(hosted("streamlit_app.py"))
+    assert "the store is full" in start
+    assert str(home) not in start
     # On a laptop both are there.
     monkeypatch.delenv("MIRRORBOARD_HOSTED")
     assert [code for code in show("pages/training.py", run=run.id).code if "Traceback" in code.value]

@@ -185,9 +185,9 @@ def reuters_missing(store: Store, state: Readiness) -> None:
     if state.failed is None or state.failed.error is None:
         return
     error = state.failed.error
+    message, hint = access.without_folders(error["message"]), access.without_folders(error["hint"])
     st.warning(
-        f"**{plain(error['message'])} Synthetic newswires take the place of Reuters.**  \n"
-        f"{plain(error['hint'])}",
+        f"**{plain(message)} Synthetic newswires take the place of Reuters.**  \n{plain(hint)}",
         icon=":material/cloud_off:",
     )
     reason = access.why_not(Action.WORK)
@@ -344,9 +344,12 @@ def _engine(store: Store) -> str:
 
 
 def _without_store(error: MirrorboardError) -> None:
-    st.title("The run store cannot be used", anchor=False)
-    st.markdown(
-        "Mirrorboard keeps runs, measurements and prepared datasets there, so nothing works without it."
-    )
+    if isinstance(error, ConfigError):
+        st.title("A setting of the dashboard is wrong", anchor=False)
+    else:
+        st.title("The run store cannot be used", anchor=False)
+        st.markdown(
+            "Mirrorboard keeps runs, measurements and prepared datasets there, so nothing works without it."
+        )
     problem(error.message, error.hint)
     st.button("Try again", icon=":material/refresh:", type="primary")

@@ -9,6 +9,7 @@ import streamlit as st
 
 from core.analysis.log_lines import Entry, Verdict, fold
 from core.dashboard import units
+from core.dashboard.access import without_folders
 from core.dashboard.frame import plain
 from core.records import LogLine
 
@@ -26,8 +27,8 @@ def explained(lines: Iterable[LogLine]) -> None:
 
 def _entry(entry: Entry) -> str:
     # A fence longer than any run of backticks in the text.
-    fence = "`" * (max(map(len, re.findall("`+", entry.line.text)), default=0) + 1)
-    text = " ".join(entry.line.text.split()) or " "
+    text = " ".join(without_folders(entry.line.text).split()) or " "
+    fence = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
     line = f":gray[{units.clock(entry.line.at)} {plain(entry.line.source)}] {fence} {text} {fence}"
     if entry.count > 1:
         line += f" **{entry.count:,} times**"
