@@ -21,6 +21,8 @@ _METRICS = {
     "sparse_categorical_accuracy": "accuracy",
     "sparse_top_k_categorical_accuracy": "top-5 accuracy",
 }
+_UNANSWERED = (Status.LOST, Status.STOPPED)
+"""How a job ends that nobody has answered, such as when the engines were restarted; it is asked again."""
 _FROM_LOGITS = """
 The chapter's script compiles `SparseCategoricalCrossentropy(from_logits=True)` on a model that already ends
 in a softmax. The loss would then apply softmax a second time, to probabilities between 0 and 1. What comes
@@ -95,7 +97,7 @@ def _described(store: Store, config: RunConfig) -> Job | None:
     """The description to show: of this configuration, or of the last one while Keras still builds."""
     question = _question(config)
     job = latest_answer(store, Kind.DESCRIBE, question)
-    if job is None or job.status is Status.LOST:
+    if job is None or job.status in _UNANSWERED:
         reason = why_not(Action.WORK)
         if reason is not None:
             st.info(f"{reason} This is the chapter's own model.", icon=":material/block:")
@@ -103,7 +105,7 @@ def _described(store: Store, config: RunConfig) -> Job | None:
             job = latest_answer(store, Kind.DESCRIBE, question)
         else:
             job = soon(store, store.submit(Kind.DESCRIBE, question))
-    if job is None:
+    if job is None or job.status in _UNANSWERED:
         job = soon(store, open_store().submit(Kind.DESCRIBE, question))  # nobody's, once
     if job.status is Status.FAILED:
         error = job.error or {}

@@ -95,6 +95,14 @@ def test_store_that_cannot_be_used(show: Open, home: Path, script: str, harm: st
     assert "MIRRORBOARD_HOME" in texts(app) or "move its folder away" in texts(app)
 
 
+def test_a_wrong_setting_is_not_blamed_on_the_store(show: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIRRORBOARD_WATCH", "0")
+    monkeypatch.setenv("MIRRORBOARD_FIRST_STEP_LIMIT_S", "soon")
+    app = show("pages/runs.py")
+    assert app.title[0].value == "A setting of the dashboard is wrong"
+    assert "MIRRORBOARD_FIRST_STEP_LIMIT_S must be a number of seconds above 0" in texts(app)
+
+
 def test_store_that_breaks_while_it_is_used(show: Open, home: Path) -> None:
     app = show("pages/training.py")
     connection = sqlite3.connect(home / "mirrorboard.sqlite3")
@@ -304,6 +312,21 @@ def test_reuters_is_asked_for_once(show: Open, store: Store) -> None:
     app.run()
     assert [job.config for job in store.jobs(kinds=[Kind.PREPARE])] == [{"dataset": "reuters"}]
     assert app.button(key="lesson").disabled
+
+
+def test_what_a_restart_of_the_engines_has_stopped_is_asked_for_again(show: Open, store: Store) -> None:
+    preparing = claimed(store, Kind.PREPARE, {"dataset": "reuters"})
+    show("pages/model.py")
+    describing = store.claim([Kind.DESCRIBE], "engine")
+    assert describing is not None
+    for job in (preparing, describing):
+        store.finish(job.id, Status.STOPPED)
+    show("streamlit_app.py")
+    show("pages/model.py")
+    for kind in (Kind.PREPARE, Kind.DESCRIBE):
+        newest, before = store.jobs(kinds=[kind])
+        assert newest.status is Status.QUEUED
+        assert newest.config == before.config
 
 
 def test_synthetic_takes_the_place_of_reuters(show: Open, store: Store) -> None:

@@ -177,7 +177,8 @@ def readiness(store: Store, wanted: Dataset = "reuters") -> Readiness:
 
         def prepare(name: Dataset) -> None:
             last = latest.get(name)
-            if name not in ready and (last is None or last.status is Status.COMPLETED):
+            # What somebody's restart of the engines stopped has no error, and is taken up again.
+            if name not in ready and (last is None or (last.status.is_final and last.error is None)):
                 latest[name] = store.job(house.submit(Kind.PREPARE, {"dataset": name}))
 
         prepare(wanted)
