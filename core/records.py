@@ -37,7 +37,7 @@ RUNS = (Kind.TRAIN, Kind.IMPORT)
 
 
 class Status(StrEnum):
-    """Where a job stands. See `core.store` for the changes that are possible."""
+    """Where a job stands. See `core.transitions` for the changes that are possible."""
 
     QUEUED = "queued"
     RUNNING = "running"

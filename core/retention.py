@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 from contextlib import suppress
@@ -12,6 +11,7 @@ from typing import Any
 
 from core.analysis import memory
 from core.config import RunConfig
+from core.corpus import EXAMPLES
 from core.database import FILE_NAME
 from core.errors import ConfigError, NoRoom
 from core.words import shown
@@ -20,8 +20,6 @@ VARIABLE = "MIRRORBOARD_QUOTA_GB"
 LOW_BYTES = 200_000_000
 """Free room of a disk below which it is time to say so."""
 
-_TRAIN_EXAMPLES = 8_982
-"""Of either dataset."""
 _CHECKPOINTS = 3
 """Files of each sort: two generations, and the one that is being written."""
 _STEP_BYTES = 400
@@ -114,8 +112,7 @@ def needed_bytes(config: RunConfig) -> int:
     weights = need.parameters * need.value_bytes
     # A state holds the weights and what the optimizer keeps, but no gradients; early stopping, its best.
     state = weights * (need.values_each - 1 + (config.training.patience is not None))
-    steps = math.ceil(_TRAIN_EXAMPLES / config.global_batch_size)
-    values = config.training.epochs * (steps * _STEP_BYTES + _EPOCH_BYTES)
+    values = config.training.epochs * (config.steps(EXAMPLES["train"]) * _STEP_BYTES + _EPOCH_BYTES)
     return _CHECKPOINTS * (state + weights) + values
 
 
@@ -147,8 +144,9 @@ def require_room(home: Path, config: RunConfig, *, has_bytes: int = 0) -> None:
 def size(count: float) -> str:
     """A size in decimal units, as disks are sold, such as ``1.3 GB``."""
     for unit, bytes_each in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if count >= bytes_each:
-            return f"{count / bytes_each:,.3g} {unit}"
+        rounded = float(f"{count / bytes_each:.3g}")
+        if rounded >= 1:
+            return f"{rounded:,g} {unit}"
     return f"{count / 1e3:,.0f} kB"
 
 

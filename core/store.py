@@ -2,8 +2,8 @@
 
 Work is a row in the table ``jobs``. Whoever wants something done inserts a row; an engine process claims
 it in one transaction, runs it and writes the outcome. A run is a job of kind ``train``, or of kind
-``import``: a training from elsewhere, over from the start. Nothing but this module, those
-its class is made of, and `core.backup` speaks SQL.
+``import``: a training from elsewhere, over from the start. Nothing but this module, those its class is made
+of, and `core.backup` speaks SQL.
 """
 
 from __future__ import annotations
@@ -19,23 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from core.database import marks
-from core.measurements import (
-    add_confidence_bins,
-    add_logs,
-    add_metrics,
-    add_samples,
-)
-from core.records import (
-    RUNS,
-    ConfidenceBin,
-    Job,
-    Kind,
-    LogLine,
-    Metric,
-    Sample,
-    Scaling,
-    Status,
-)
+from core.measurements import add_confidence_bins, add_logs, add_metrics, add_samples
+from core.records import RUNS, ConfidenceBin, Job, Kind, LogLine, Metric, Sample, Scaling, Status
 from core.transitions import Transitions, queue_time, to_json
 
 

@@ -43,6 +43,21 @@ def test_a_quota_refuses_a_run_with_the_figures_and_what_to_do(home, store, run_
     assert not store.checkpoints(job.id).exists()
 
 
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 kB"),
+        (1_500, "2 kB"),
+        (999_400, "999 kB"),
+        (999_900_000, "1 GB"),
+        (12_345_678, "12.3 MB"),
+        (1_234e12, "1,230 TB"),
+    ],
+)
+def test_sizes_are_written_with_the_unit_that_suits_them(count, text):
+    assert retention.size(count) == text
+
+
 def test_a_disk_without_room_refuses_too(home, store):
     big = RunConfig.model_validate({"training": {"epochs": 10_000, "batch_size": 1}})
     monstrous = retention.needed_bytes(big)
