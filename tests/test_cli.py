@@ -20,6 +20,7 @@ from conftest import ROOT, command, json_of, wait_for
 from core.processes import is_alive
 from core.records import Kind, Status
 from core.store import Store
+from tests.recorded import running_run
 
 TRAIN = ("train", "--dataset", "synthetic", "--batch-size", "512")
 
@@ -114,6 +115,8 @@ def test_devices_lists_the_processor_and_says_why_there_is_no_gpu(home):
         (("--batch-size", "many"), "--batch-size must be a whole number, not 'many'."),
         (("--epoch", "3"), "Did you mean '--epochs'?"),
         (("--steps-per-execution", "65"), "Steps per execution must be at most 64, not 65."),
+        (("--steps-per-execution", "x"), "--steps-per-execution must be a whole number, not 'x'."),
+        (("--intra-op-threads", "1.5"), "--intra-op-threads must be a whole number, not '1.5'."),
         (("--jit-compile",), "XLA cannot compile the step of 2 replicas"),
     ],
 )
@@ -334,6 +337,19 @@ def test_runs_and_stop_notice_an_engine_that_nobody_looks_after(home):
     (listed,) = json_of(command("runs", "--json", home=home))
     assert (listed["status"], listed["pid"]) == ("lost", None)
     store.close()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("extend", "--epochs", "1"), ("export", "--format", "keras"), ("evaluate",)]
+)
+def test_a_run_whose_engine_is_gone_is_not_waited_for(home, store, arguments):
+    run = running_run(store, epochs=1)
+    with store.write() as connection:
+        connection.execute("UPDATE jobs SET heartbeat_at = 0")
+    done = command(arguments[0], run.id, *arguments[1:], home=home)
+    assert done.returncode == 1
+    assert "running" not in done.stderr
+    assert store.job(run.id).status is Status.LOST
 
 
 def test_pause_resume_and_extend(home):
