@@ -8,7 +8,7 @@ import streamlit as st
 
 from core.config import parse_config
 from core.dashboard import draft, forms
-from core.dashboard.chooser import choose, label
+from core.dashboard.chooser import choose, chooser, label
 from core.dashboard.confusion import confusion
 from core.dashboard.evaluation import Judged, calibration, classes, headline, judged
 from core.dashboard.frame import STEPS, link, page, problem
@@ -37,20 +37,14 @@ def _compare(runs: list[Job], run: Job) -> tuple[Job, Which] | None:
             and parse_config(each.config).data.dataset == dataset
         }
     chosen = draft.value("compare")
-    st.session_state["compare_chooser"] = chosen if chosen in names else None
-
-    def keep() -> None:
-        one = st.session_state["compare_chooser"]
-        st.session_state["compare"] = one if one in names else ""
-
-    st.selectbox(
+    chooser(
         "Compare with",
-        list(names),
-        format_func=lambda run_id: names.get(run_id, run_id),
+        names,
+        chosen,
+        lambda run_id: st.session_state.update(compare=run_id),
         key="compare_chooser",
-        on_change=keep,
-        index=None,
         placeholder="No other model",
+        none="",
         help="Runs on the same newswires.",
     )
     second = next((each for each in runs if each.id == chosen and chosen in names), None)

@@ -8,6 +8,7 @@ from core.access import Action
 from core.config import Dataset, RunConfig, parse_config
 from core.dashboard import draft, forms, units
 from core.dashboard.access import over_limits, why_not
+from core.dashboard.chooser import chooser
 from core.dashboard.frame import boundary, page, problem_of_step, rerun_when_done
 from core.dashboard.run_panel import summary
 from core.dashboard.server import load_corpus, machine, missing_device, readiness
@@ -141,28 +142,6 @@ def _name(jobs: list[Job]) -> str:
     return f"{jobs[0].study}: {jobs[0].scaling} scaling, replicas {replicas}, {when}"
 
 
-def _chooser(studies: list[list[Job]]) -> None:
-    names = {jobs[0].study: _name(jobs) for jobs in studies}
-    chosen = draft.value("study")
-    st.session_state["study_chooser"] = chosen if chosen in names else None
-
-    def choose() -> None:
-        # The browser answers with the words it shows (Streamlit 1.67); when a run has been deleted since,
-        # they are no study's any more, and Streamlit takes them for a new choice.
-        if st.session_state["study_chooser"] in names:
-            st.session_state["study"] = st.session_state["study_chooser"]
-
-    st.selectbox(
-        "Study",
-        list(names),
-        format_func=lambda study: names.get(study, study),
-        key="study_chooser",
-        on_change=choose,
-        index=None,
-        placeholder="Choose a study",
-    )
-
-
 with page(
     "Scaling", "The same training on more and more replicas: what they gain, and what synchronising costs."
 ) as store:
@@ -173,7 +152,14 @@ with page(
     with st.expander("New study", icon=":material/add_circle:", expanded=not chosen):
         _new_study(store)
     if studies:
-        _chooser(studies)
+        chooser(
+            "Study",
+            {jobs[0].study or "": _name(jobs) for jobs in studies},
+            chosen,
+            lambda study: st.session_state.update(study=study),
+            key="study_chooser",
+            placeholder="Choose a study",
+        )
     if chosen:
         live = any(not job.status.is_final for job in store.study(chosen))
         st.fragment(study_panel, run_every=_REFRESH_S if live else None)(store, chosen, live=live)

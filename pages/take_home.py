@@ -6,6 +6,7 @@ import streamlit as st
 
 from core.config import RunConfig
 from core.dashboard import draft, drawings, units
+from core.dashboard.chooser import chooser
 from core.dashboard.downloads import code_buttons
 from core.dashboard.frame import STEPS, link, page, plain, problem, problem_of_step
 from core.dashboard.lint_panel import script_checker
@@ -26,22 +27,15 @@ def _choose(store: Store) -> str:
     runs = store.jobs(kinds=[Kind.TRAIN], limit=100)
     names = {_DRAFT: "The settings on the pages"} | {job.id: f"Run {job.title}" for job in runs}
     chosen = draft.chosen_run() or _DRAFT
-    st.session_state["code_of"] = chosen if chosen in names else None
-
-    def choose() -> None:
-        if st.session_state["code_of"] in names:  # see pages/training.py, `_chooser`
-            draft.choose_run(st.session_state["code_of"] or None)
-
-    st.selectbox(
-        "Code of",
-        list(names),
-        format_func=lambda run_id: names.get(run_id, run_id),
-        key="code_of",
-        on_change=choose,
-        index=None,
-        placeholder="Choose a run",
-        width=420,
-    )
+    with st.container(width=420):
+        chooser(
+            "Code of",
+            names,
+            chosen,
+            lambda run_id: draft.choose_run(run_id or None),
+            key="code_of",
+            placeholder="Choose a run",
+        )
     return chosen
 
 

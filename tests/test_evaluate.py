@@ -442,10 +442,24 @@ def test_two_models_beside_each_other(show, store):
     table = app.dataframe[0].value.set_index("Topic")
     expected = 100 * (figures[1].scores[0].f1 - figures[0].scores[0].f1)
     assert table["difference"]["earn"] == pytest.approx(expected)
+    # Two runs may have the same name, and it is text whatever stands in it.
+    for run in runs:
+        store.rename(run.id, "*same*")
+    app = page(show, run=runs[0].id, compare=runs[1].id)
+    told = [column.replace("\\", "") for column in app.table[0].value.columns]
+    assert told[1:3] == [f"*same* ({run.id}), best epoch 3" for run in runs]
+    assert "*same*" not in list(app.table[0].value.columns)[1]
+    for run in runs:
+        store.rename(run.id, "")
     # The same run's other model can be the second one.
     evaluated(store, runs[0], data, which="last", seed=5)
     app = page(show, run=runs[0].id, compare=runs[0].id)
     assert list(app.table[0].value.columns)[1:3] == [titles[0], f"{runs[0].id}, last epoch 10"]
+    # A choice can be changed, and taken back.
+    app.selectbox(key="compare_chooser").set_value(runs[1].id).run()
+    assert list(app.table[0].value.columns)[1:3] == titles
+    app.selectbox(key="compare_chooser").set_value(None).run()
+    assert app.session_state["compare"] == ""
 
 
 def recorded_answer(ids):

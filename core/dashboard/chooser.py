@@ -1,8 +1,8 @@
-"""The list of runs to choose from."""
+"""Lists to choose a run from, or something else whose name may change while it is looked at."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import streamlit as st
 
@@ -28,22 +28,56 @@ def label(job: Job) -> str:
 
 def choose(runs: Sequence[Job]) -> None:
     """Lets the viewer choose the run to look at."""
-    names = {job.id: label(job) for job in runs}
-    chosen = draft.chosen_run()
-    st.session_state["chooser"] = chosen if chosen in names else None
+    chooser(
+        "Run",
+        {job.id: label(job) for job in runs},
+        draft.chosen_run(),
+        draft.choose_run,
+        key="chooser",
+        placeholder="Choose a run",
+    )
 
-    def keep() -> None:
-        # The browser answers with the words it shows (Streamlit 1.67). When a run has been renamed since,
-        # they are no run's any more, and Streamlit takes them for a new choice.
-        if st.session_state["chooser"] in names:
-            draft.choose_run(st.session_state["chooser"])
+
+def chooser(
+    title: str,
+    names: Mapping[str, str],
+    chosen: str | None,
+    keep: Callable[[str], None],
+    *,
+    key: str,
+    placeholder: str,
+    none: str | None = None,
+    help: str | None = None,  # noqa: A002 - as Streamlit calls it
+) -> None:
+    """A list of things by their ids.
+
+    Args:
+        title: Of the list.
+        names: What each is called, by its id.
+        chosen: Which is chosen; another than these leaves the list without a choice.
+        keep: Is told the id of another one.
+        key: Of the widget, in which nothing lasts: what is chosen stands elsewhere.
+        placeholder: What stands there without a choice.
+        none: What `keep` is told when the viewer takes the choice back; None makes the list choose it again.
+        help: What the list is for.
+    """
+    st.session_state[key] = chosen if chosen in names else None
+
+    def changed() -> None:
+        picked = st.session_state[key]
+        picked = none if picked is None else picked
+        # The browser answers with the words it shows (Streamlit 1.67). When something has been renamed or
+        # deleted since, they are nothing's any more, and Streamlit takes them for a new choice.
+        if picked is not None and (picked in names or picked == none):
+            keep(picked)
 
     st.selectbox(
-        "Run",
+        title,
         list(names),
-        format_func=lambda run_id: names.get(run_id, run_id),
-        key="chooser",
-        on_change=keep,
+        format_func=lambda one: names.get(one, one),
+        key=key,
+        on_change=changed,
         index=None,
-        placeholder="Choose a run",
+        placeholder=placeholder,
+        help=help,
     )

@@ -36,7 +36,9 @@ def confusion(store: Store, models: Sequence[Judged]) -> None:
     st.subheader("Confusions", anchor=False)
     with st.container(horizontal=True, key="matrix_controls"):
         if len(models) > 1:
-            forms.view("matrix.of", "Model", {"first": models[0].title, "second": models[1].title})
+            forms.view(
+                "matrix.of", "Model", {"first": plain(models[0].title), "second": plain(models[1].title)}
+            )
         forms.view("matrix.values", "Values", _VALUES)
         forms.view("matrix.order", "Order", _ORDERS)
         forms.view("matrix.classes", "Classes", {"all": "All classes", "first": f"First {_FIRST}"})
@@ -54,7 +56,7 @@ def confusion(store: Store, models: Sequence[Judged]) -> None:
         order = order[:_FIRST]
     charts.show(
         charts.confusion_matrix(
-            f"{model.title} {len(order)}",
+            "{run_id}-{which}-epoch-{epoch}".format(**model.asked),
             names,
             confusion=evaluation.confusion,
             shares=shares(evaluation.confusion) if draft.value("matrix.values") == "shares" else None,

@@ -53,8 +53,9 @@ class Judged:
 
     @property
     def title(self) -> str:
-        """What people call the model."""
-        return f"{self.run.title}, {self.asked['which']} epoch {self.asked['epoch']}"
+        """What people call the model; two runs may have the same name."""
+        run = f"{self.run.name} ({self.run.id})" if self.run.name else self.run.id
+        return f"{run}, {self.asked['which']} epoch {self.asked['epoch']}"
 
     @property
     def config(self) -> RunConfig:
@@ -175,7 +176,7 @@ def headline(models: Sequence[Judged]) -> None:
             [
                 {
                     "Figure": figure.name,
-                    **{model.title: units.percent(figure.of(model.evaluation)) for model in models},
+                    **{plain(model.title): units.percent(figure.of(model.evaluation)) for model in models},
                     "Difference": _difference(*(figure.of(model.evaluation) for model in models)),
                 }
                 for figure in figures

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,7 @@ def reliability_of(models: Mapping[str, Sequence[Bin]]) -> bytes:
     """
     figure = _empty_diagram(" ".join(models))
     for (name, bins), symbol, place in zip(models.items(), ("circle", "diamond"), (0, 1), strict=False):
-        figure.add_trace(_answers(name, bins, symbol, place))
+        figure.add_trace(_answers(escape(name, quote=False), bins, symbol, place))
     return chart(
         figure,
         "Reliability diagram: how often answers of each confidence are right",

@@ -17,7 +17,7 @@ _AROUND = 150
 
 
 def confusion_matrix(
-    run_id: str,
+    model: str,
     names: Sequence[str],
     *,
     confusion: NDArray[np.int64],
@@ -28,7 +28,7 @@ def confusion_matrix(
     """What each class was taken for; a click on a cell gives the names of the answer and of the right class.
 
     Args:
-        run_id: Zoom is kept as long as this stays the same.
+        model: Which it is; zoom is kept as long as it stays the same, and a saved chart is called by it.
         names: Of the classes.
         confusion: Examples, the right class in rows, the answer in columns.
         shares: The same as shares of each row, to be drawn instead.
@@ -89,7 +89,7 @@ def confusion_matrix(
         dtick=1,
         zeroline=False,
     )
-    figure.update_layout(height=_AROUND + _ROW * len(order), uirevision=run_id)
+    figure.update_layout(height=_AROUND + _ROW * len(order), uirevision=f"{model} {len(order)}")
     mistakes = confusion - np.diag(confusion.diagonal())
     true, answer = divmod(int(mistakes.argmax()), len(names))
     often = (
@@ -103,6 +103,6 @@ def confusion_matrix(
         if percents is None
         else "Confusion matrix: what share of each class, in %, was taken for which",
         f"{units.plural(int(confusion.sum()), 'newswire')}, {mistakes.sum():,} of them wrong.{often}",
-        file=f"{run_id}-confusion",
+        file=f"{model}-confusion",
         clickable=True,
     )
