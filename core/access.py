@@ -32,7 +32,7 @@ class Role(StrEnum):
 class Action(StrEnum):
     """What changes something, in the words that follow "may not"."""
 
-    WORK = "have an engine work"
+    WORK = "set an engine to work"
     """Look for devices, prepare data, check a layout, take a step apart, make, export or judge a model."""
     START = "start runs"
     IMPORT = "import trainings"

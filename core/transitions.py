@@ -261,15 +261,15 @@ def _refused(job: Job, what: str) -> RunStateError:
         return RunStateError(
             f"Run {job.id} is {job.status}: it cannot be {what} now.", "Wait for its end, or stop it."
         )
-    if job.kind is Kind.TRAIN and not job.checkpoint_epochs:
-        return RunStateError(
-            f"Run {job.id} has no checkpoint, so it cannot be {what}: one is written after each epoch.",
-            "Start a new run with the same settings.",
-        )
     if job.status is Status.DIVERGED:
         return RunStateError(
             f"Run {job.id} has diverged: it cannot be {what}, the same settings would lead there again.",
             "Start a new run with a lower learning rate.",
+        )
+    if job.kind is Kind.TRAIN and not job.checkpoint_epochs:
+        return RunStateError(
+            f"Run {job.id} has no checkpoint, so it cannot be {what}: one is written after each epoch.",
+            "Start a new run with the same settings.",
         )
     other = "Extend it by some epochs." if job.status is Status.COMPLETED else "Resume it."
     return RunStateError(

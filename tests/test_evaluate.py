@@ -574,7 +574,7 @@ def test_viewers_see_what_others_have_evaluated_and_ask_nothing(hosted, store):
     data = prepared(store)
     run = finished_run(store)
     app = hosted(run=run.id)
-    assert "Nobody has asked the model about this yet. Viewers may not have an engine work." in texts(app)
+    assert "Nobody has asked the model about this yet. Viewers may not set an engine to work." in texts(app)
     evaluated(store, run, data)
     app = hosted(run=run.id)
     assert any(title.startswith("Confusion matrix") for title in charts(app))

@@ -6,19 +6,22 @@ import io
 import json
 import subprocess
 import sys
+import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from conftest import command, ended, json_of
+from conftest import command, ended, json_of, wait_for
 
 from core import corpus
 from core.analysis.imported import read_history
 from core.config import parse_config
+from core.dashboard.downloads import made
 from core.engine import models
 from core.engine.checkpoints import Checkpoints
-from core.exports import history_file
+from core.exports import exported, history_file, order
 from core.records import Kind, Status
 from core.report import history
 from tests.recorded import finished_run
@@ -106,6 +109,26 @@ def test_exported_models_give_the_run_s_predictions_without_our_code(home, store
     for read, kept in zip(read_history(files), history(store, run), strict=True):
         for name in kept.keys() - {"duration_s"}:
             assert read[name] == pytest.approx(kept[name], rel=1e-6), name
+
+
+def test_two_who_ask_for_the_same_file_both_get_it(store):
+    run = finished_run(store, epochs=1)
+    asked = order(run, "tensorboard", "last")
+    file = exported(store.checkpoints(run.id), asked)
+    file.parent.mkdir(parents=True)
+    with ThreadPoolExecutor(2) as people:
+        got = [people.submit(made, store, asked, file) for _ in range(2)]
+        wait_for(lambda: store.jobs(kinds=[Kind.EXPORT]), 10, "the first order")
+        time.sleep(0.1)  # time enough for a second order, were it given
+        done = 0
+        while done < 2:
+            # As an engine does, which has both files made before anybody looks.
+            if job := store.claim([Kind.EXPORT], "engine"):
+                file.write_bytes(b"zipped")
+                store.finish(job.id, Status.COMPLETED, result={})
+                done += 1
+        assert [each.result() for each in got] == [b"zipped"] * 2
+    assert not file.exists()
 
 
 @pytest.mark.parametrize("kind", ["csv", "json"])

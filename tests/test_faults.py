@@ -197,6 +197,14 @@ def test_a_loss_that_explodes_ends_the_run_as_diverged_and_keeps_the_last_good_c
     assert "lower learning rate" in refused.value.hint
 
 
+def test_a_run_that_diverged_in_its_first_epoch_is_not_to_be_started_again_as_it_was(store):
+    run = running_run(store, epochs=0)
+    store.finish(run.id, Status.DIVERGED)
+    with pytest.raises(RunStateError, match="has diverged") as refused:
+        store.resume(run.id)
+    assert "lower learning rate" in refused.value.hint
+
+
 def test_a_validation_loss_that_is_none_ends_the_run_as_diverged_too(run_job):
     config = {
         "layout": {"strategy": "single", "logical_devices": 1},

@@ -264,7 +264,7 @@ class Walk:
         self.asks_for("start_study", Kind.TRAIN)
 
     def describes(self):
-        """A model nobody has asked about is described for those who may have an engine work."""
+        """A model nobody has asked about is described for those who may set an engine to work."""
         if not self.may(self.person):
             self.visitor.open("model")  # the one model that everybody sees is asked for by nobody
             expect(self.visitor.page.get_by_text("Keras is building the model.")).to_be_visible()
@@ -275,7 +275,7 @@ class Walk:
             expect(self.visitor.page.get_by_text("Keras is building the model.")).to_be_visible()
             assert len(self.store.jobs(kinds=[Kind.DESCRIBE])) == len(before) + 1
         else:
-            expect(self.visitor.page.get_by_text("Viewers may not have an engine work.")).to_be_visible()
+            expect(self.visitor.page.get_by_text("Viewers may not set an engine to work.")).to_be_visible()
             assert self.store.jobs(kinds=[Kind.DESCRIBE]) == before
 
     def imports(self):
@@ -339,7 +339,7 @@ class Walk:
         assert job.owner == self.person
 
     def evaluates(self):
-        """A model that nobody has evaluated yet is evaluated for those who may have an engine work."""
+        """A model that nobody has evaluated yet is evaluated for those who may set an engine to work."""
         run = self.run_of(OTHER, lambda store: finished_run(store, epochs=2))
         before = {job.id for job in self.store.jobs()}
         self.visitor.open("evaluate", run=run.id)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial
-from typing import get_args
+from pathlib import Path
+from typing import Any, get_args
 
 import streamlit as st
 
@@ -29,6 +31,8 @@ from core.records import Job, Kind, Status
 from core.store import Store
 
 _PATIENCE_S = 60.0
+_one_at_a_time = threading.Lock()
+"""Two who ask for the same file would find that the other one has taken it away."""
 _MODELS: dict[Format, str] = {"keras": "for Keras", "savedmodel": "for serving (SavedModel)"}
 _HISTORIES: dict[HistoryFormat, str] = {"csv": "CSV", "json": "JSON", "parquet": "Parquet"}
 _CODE: dict[CodeFormat, tuple[str, str]] = {
@@ -88,11 +92,18 @@ def _history(store: Store, job: Job, kind: HistoryFormat) -> Callable[[], bytes]
     return lambda: history_file(store, job, kind)
 
 
-def _ordered(store: Store, job: Job, kind: Format, which: Which, label: str) -> None:
-    asked = order(job, kind, which)
-    file = exported(store.checkpoints(job.id), asked)
+def made(store: Store, asked: dict[str, Any], file: Path) -> bytes:
+    """Has an engine make a file, and takes it away.
 
-    def make() -> bytes:
+    Args:
+        store: Where the run is.
+        asked: What `core.exports.order` gave.
+        file: Where the engine puts it.
+
+    Raises:
+        EngineError: It failed, or took too long.
+    """
+    with _one_at_a_time:
         done = soon(store, store.submit(Kind.EXPORT, asked), _PATIENCE_S)
         if done.status is not Status.COMPLETED:
             error = done.error or {"message": "The export took too long.", "hint": "Try again."}
@@ -102,10 +113,14 @@ def _ordered(store: Store, job: Job, kind: Format, which: Which, label: str) -> 
         finally:
             file.unlink(missing_ok=True)  # it is quickly made again, and would take room for ever
 
+
+def _ordered(store: Store, job: Job, kind: Format, which: Which, label: str) -> None:
+    asked = order(job, kind, which)
+    file = exported(store.checkpoints(job.id), asked)
     reason = why_not(Action.WORK)
     st.download_button(
         label,
-        make,
+        partial(made, store, asked, file),
         file.name,
         key=f"export_{kind}_{which}",
         on_click="ignore",
