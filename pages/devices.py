@@ -88,8 +88,9 @@ def _look_again(store: Store) -> None:
         disabled=reason is not None,
         help=reason,
     ):
-        store.submit(Kind.INSPECT, {})
-        st.rerun()
+        with boundary():
+            store.submit(Kind.INSPECT, {})
+            st.rerun()
 
 
 def _tiers(found: Job | None, error: ConfigError | None) -> None:

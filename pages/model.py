@@ -10,7 +10,7 @@ from core.access import Action
 from core.config import RunConfig
 from core.dashboard import draft, drawings, forms, units
 from core.dashboard.access import over_limits, why_not
-from core.dashboard.frame import page, problem, rerun_when_done
+from core.dashboard.frame import page, problem, problem_of_step, rerun_when_done
 from core.dashboard.server import latest_answer, machine, open_store, soon, too_large
 from core.errors import ConfigError
 from core.records import Job, Kind, Status
@@ -217,8 +217,8 @@ with page("Model", "An embedding, two convolutions with pooling, and a softmax o
         st.subheader("What Keras makes of it", anchor=False)
         if warning:
             st.warning(warning, icon=":material/memory_alt:")
-        if error is not None and error.field.split(".")[0] in ("layout", "training"):
-            problem(error.message, error.hint)
+        if error is not None and not error.field.startswith("model."):
+            problem_of_step(error)
         elif error is not None:
             st.info("Correct the marked setting to see the model.", icon=":material/edit:")
         elif job is None or job.result is None:

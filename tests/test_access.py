@@ -361,6 +361,16 @@ def test_a_queue_that_is_full_is_told_and_the_page_goes_on(hosted, store, monkey
     assert "You have 3 runs queued or going on and want 1 more" in texts(app)
     assert len(store.jobs(kinds=[Kind.TRAIN])) == 3
     assert app.selectbox(key="chooser")
+    for _ in range(3):
+        store.submit(Kind.CHECK, {})
+    told = "You have 3 other jobs queued or going on and want 1 more"
+    app = hosted("pages/model.py", model__embedding_size="9")
+    assert told in texts(app)
+    assert "Correct the marked setting" not in texts(app)
+    app = hosted("pages/devices.py")
+    button(app, "inspect").click().run()
+    assert told in texts(app)
+    assert "What it amounts to" in [one.value for one in app.subheader]
 
 
 def test_viewers_see_the_chapters_model_whatever_they_set(hosted, store):
@@ -371,7 +381,7 @@ def test_viewers_see_the_chapters_model_whatever_they_set(hosted, store):
     store.finish(job.id, Status.COMPLETED, result=DESCRIPTION)
     for size in ("9", "10"):
         app = hosted("pages/model.py", model__embedding_size=size)
-        assert "Viewers may not have an engine work." in texts(app)
+        assert "Viewers may not set an engine to work." in texts(app)
         assert "332,856" in str([metric.value for metric in app.metric])
     assert len(store.jobs(kinds=[Kind.DESCRIBE])) == 1
 

@@ -198,8 +198,9 @@ def reuters_missing(store: Store, state: Readiness) -> None:
         disabled=reason is not None,
         help=reason,
     ):
-        store.submit(Kind.PREPARE, {"dataset": "reuters"})
-        st.rerun()
+        with boundary():
+            store.submit(Kind.PREPARE, {"dataset": "reuters"})
+            st.rerun()
     if error["details"] and not access.is_hosted():
         with st.expander("Details", icon=":material/description:"):
             st.code(error["details"], language=None, wrap_lines=True)
