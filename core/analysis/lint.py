@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from core.analysis.dataset import class_balance
 from core.analysis.verdict import double_softmax_floor
 from core.config import DEFAULT_LEARNING_RATE, RunConfig
-from core.corpus import Corpus, Split
+from core.corpus import CLASSES, Corpus, Split
 from core.words import plural
 
-CHAPTERS_CLASSES = 46
 CHAPTERS_BATCH = 32
 """Rows of the global batch that Keras's default learning rates suit here: the chapter's."""
 _WORTH_SCALING = 2.0
@@ -60,7 +59,7 @@ def check_config(config: RunConfig, corpus: Corpus | None = None) -> list[Findin
         corpus: Its prepared dataset, if there is one already.
     """
     found = [
-        *_softmax(config, len(corpus.class_names) if corpus else CHAPTERS_CLASSES),
+        *_softmax(config, len(corpus.class_names) if corpus else CLASSES),
         *_batch(config),
         *_learning_rate(config),
         *_selection(config),
@@ -69,23 +68,20 @@ def check_config(config: RunConfig, corpus: Corpus | None = None) -> list[Findin
     return found + _data(corpus) if corpus else found
 
 
-def softmax_from_logits(line: int | None = None, *, classes: int = CHAPTERS_CLASSES) -> Finding:
+def softmax_from_logits(line: int | None = None, *, classes: int = CLASSES) -> Finding:
     """The chapter's own: a softmax whose probabilities the loss takes for logits.
 
     Args:
         line: Where in a script.
         classes: Number of classes, for the figure.
     """
-    floor = (
-        f"{double_softmax_floor(classes):.3f} for {classes} classes" if classes else "2.865 for 46 classes"
-    )
     return Finding(
         "softmax-from-logits",
         "The last layer is a softmax, but the loss is told to expect logits.",
         "Softmax would be applied twice: even a certain answer keeps a loss far from 0, gradients shrink.",
-        f"Where it bites, the loss cannot fall below ln(1 + (C − 1)/e) = {floor}. Keras 3.15 looks for the"
-        " logits behind a softmax layer and saves single precision from it; in double precision, and in other"
-        " versions, it bites.",
+        f"Where it bites, the loss cannot fall below ln(1 + (C − 1)/e) = {double_softmax_floor(classes):.3f}"
+        f" for {classes} classes. Keras 3.15 looks for the logits behind a softmax layer and saves single"
+        " precision from it; in double precision, and in other versions, it bites.",
         "Leave from_logits out, or drop the softmax.",
         line,
         () if line else (("model.from_logits", False),),

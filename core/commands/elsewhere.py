@@ -8,7 +8,8 @@ import click
 
 from core.analysis.imported import read_history
 from core.analysis.overfitting import diagnose as diagnose_history
-from core.analysis.script_lint import check_script, read_script
+from core.analysis.script_lint import check_script
+from core.analysis.script_syntax import read_script
 from core.commands.options import print_json, shared, wants_json
 
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import streamlit as st
 
 from core.analysis.lint import Finding
-from core.analysis.script_lint import MAX_BYTES, check_script
+from core.analysis.script_lint import check_script
+from core.analysis.script_syntax import MAX_BYTES
 from core.dashboard import units
 from core.dashboard.frame import plain, problem
 from core.errors import ConfigError
