@@ -6,7 +6,7 @@ import streamlit as st
 
 from core.config import RunConfig
 from core.dashboard import draft, drawings, units
-from core.dashboard.chooser import chooser
+from core.dashboard.chooser import chooser, label
 from core.dashboard.downloads import code_buttons
 from core.dashboard.frame import STEPS, link, page, plain, problem, problem_of_step
 from core.dashboard.lint_panel import script_checker
@@ -25,7 +25,7 @@ _DRAFT = ""
 def _choose(store: Store) -> str:
     """Whose code: a run's id, or `_DRAFT`."""
     runs = store.jobs(kinds=[Kind.TRAIN], limit=100)
-    names = {_DRAFT: "The settings on the pages"} | {job.id: f"Run {job.title}" for job in runs}
+    names = {_DRAFT: "The settings on the pages"} | {job.id: label(job) for job in runs}
     chosen = draft.chosen_run() or _DRAFT
     with st.container(width=420):
         chooser(

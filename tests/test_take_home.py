@@ -366,6 +366,16 @@ def test_the_page_shows_a_run_s_code_or_the_draft_s(show, store):
     assert run.id not in app.code[-1].value
 
 
+def test_runs_of_the_same_name_can_be_told_apart(show, store):
+    """The browser sends back the words that it shows."""
+    runs = [finished_run(store), finished_run(store)]
+    for run in runs:
+        store.rename(run.id, "same")
+    options = show("pages/take_home.py").selectbox(key="code_of").options
+    assert len(set(options)) == 3
+    assert all(run.id in " ".join(options) for run in runs)
+
+
 def test_the_page_says_what_is_wrong(show, store):
     app = show("pages/take_home.py", data__max_len="5")
     assert "too short for kernels" in texts(app)

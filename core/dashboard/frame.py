@@ -40,7 +40,8 @@ _STYLE = """<style>
   mask: linear-gradient(to left, transparent, black 3rem) left / calc(100% + 3rem) 100% no-repeat;
   animation: goes-on linear; animation-timeline: scroll(self inline);
 }
-.st-key-runs-status [role=group], .st-key-runs-status [role=toolbar] { flex-wrap: wrap; }
+.st-key-runs-status [role=group], .st-key-runs-status [role=toolbar],
+.st-key-matrix_controls [role=radiogroup] { flex-wrap: wrap; }
 /* One blue cannot be readable both under white and on the dark background. */
 [data-variant=segmented_control][data-selected=true],
 [data-variant=pills][data-selected=true] { color: inherit !important; }
