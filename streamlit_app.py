@@ -22,12 +22,14 @@ from core.dashboard.frame import (
     rerun_when_done,
     reuters_missing,
 )
+from core.dashboard.pulse import follow
 from core.dashboard.server import Readiness, machine, readiness
 from core.records import ACTIVE, Job, Kind, Status
 from core.store import Store
 
 _RECENT = 8
-_REFRESH_S = 1.0
+_RUNS = "recent_runs"
+"""Key of the fragment that shows the last runs."""
 _TEACHES = {
     "Devices": "A physical device can be split into logical ones; a strategy puts a replica on each.",
     "Data": "Words become ids, ids become batches, and each batch is cut into shards.",
@@ -171,8 +173,10 @@ with page(
     st.subheader("Recent runs", anchor=False)
     goes_on = bool(store.jobs(kinds=[Kind.TRAIN], statuses=[Status.QUEUED, *ACTIVE], limit=1))
     with st.container(key="recent"):
+        st.fragment(_recent, key=_RUNS)(store)
+    if goes_on:
         # What begins or ends makes the sidebar's status draw the whole page anew.
-        st.fragment(_recent, run_every=_REFRESH_S if goes_on else None)(store)
+        follow(lambda: [_RUNS])
     for job in (found, data.preparing):
         if job is not None:
             rerun_when_done(store, job)

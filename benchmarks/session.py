@@ -30,8 +30,9 @@ class Seen:
     """From asking for news until the loss chart came."""
     is_live: bool = False
     """Whether the page that was sent last asks for news."""
-    ticks: int = 0
     messages: int = 0
+    before_look: list[int] = field(default_factory=list)
+    """Messages that had come when the page asked for news, each time."""
     received_bytes: int = 0
 
 
@@ -118,7 +119,7 @@ class _Tab:
 
     async def _ask(self, component: str, fragment: str, wait_s: float) -> None:
         await asyncio.sleep(wait_s)
-        self._seen.ticks += 1
+        self._seen.before_look.append(self._seen.messages)
         self._asked_at = time.perf_counter()
         await self._rerun(component, fragment)
 
@@ -132,6 +133,6 @@ class _Tab:
         if component:
             rerun.fragment_id = fragment
             state = rerun.widget_states.widgets.add(id=_TRIGGER.format(component))
-            state.json_trigger_value = json.dumps([{"event": "due", "value": self._seen.ticks}])
+            state.json_trigger_value = json.dumps([{"event": "due", "value": len(self._seen.before_look)}])
             rerun.cached_message_hashes.extend(self._kept)
         await self._socket.send(back.SerializeToString())

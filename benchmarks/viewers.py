@@ -180,7 +180,7 @@ def _phase(
 
 
 def _counts(seen: Seen) -> tuple[int, int, int]:
-    return seen.ticks, seen.received_bytes, len(seen.answers_s)
+    return len(seen.before_look), seen.received_bytes, len(seen.answers_s)
 
 
 def _latencies(written: list[tuple[float, int]], figures: list[tuple[float, int]]) -> list[float]:

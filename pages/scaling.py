@@ -10,6 +10,7 @@ from core.dashboard import draft, forms, units
 from core.dashboard.access import over_limits, why_not
 from core.dashboard.chooser import chooser
 from core.dashboard.frame import boundary, page, problem_of_step, rerun_when_done
+from core.dashboard.pulse import follow
 from core.dashboard.run_panel import summary
 from core.dashboard.server import load_corpus, machine, missing_device, readiness
 from core.dashboard.study_panel import study_panel
@@ -18,7 +19,8 @@ from core.records import Job, Scaling
 from core.store import Store
 from core.study import configs, possible_replicas
 
-_REFRESH_S = 1.0
+_PANEL = "study"
+"""Key of the fragment that shows a study."""
 _LATEST = 50
 _FEWEST_EPOCHS = 2
 # In an epoch: the engine may run eight steps in one call, and it takes two calls to time one.
@@ -162,7 +164,9 @@ with page(
         )
     if chosen:
         live = any(not job.status.is_final for job in store.study(chosen))
-        st.fragment(study_panel, run_every=_REFRESH_S if live else None)(store, chosen, live=live)
+        st.fragment(study_panel, key=_PANEL)(store, chosen, live=live)
+        if live:
+            follow(lambda: [_PANEL])
     else:
         st.info(
             "No study has been started yet. Start one above; speed-up and efficiency appear here.",

@@ -19,7 +19,7 @@ from streamlit.testing.v1 import AppTest
 from benchmarks.session import Seen, watch
 from core.dashboard.charts.series import MOST_POINTS, Series, shown, thinned
 from core.dashboard.live import RunView, view
-from core.dashboard.pulse import SHORTEST_S, Audience
+from core.dashboard.pulse import REFRESH_S, SHORTEST_S, Timetable
 from core.dashboard.run_panel import PANEL, Drawn, news
 from core.records import Job, Kind, LogLine, Metric, Status
 from core.store import Store
@@ -192,16 +192,17 @@ def test_the_log_keeps_its_newest_lines(store: Store) -> None:
 # The pulse
 
 
-def test_the_more_people_watch_the_longer_they_wait() -> None:
-    audience = Audience()
-    waits = {count: audience.wait_s(f"viewer {count}", now=0.0) for count in range(1, 201)}
-    assert waits[1] == waits[40] == SHORTEST_S
-    assert waits[100] == pytest.approx(2.5)
-    assert waits[200] == pytest.approx(5.0)
-    # The same one again is not another one.
-    assert audience.wait_s("viewer 200", now=0.0) == pytest.approx(5.0)
-    # Whoever has not looked for longer than they should have is gone.
-    assert audience.wait_s("viewer 1", now=30.0) == SHORTEST_S
+def test_looks_are_spread_evenly_and_slow_down_as_viewers_grow() -> None:
+    timetable = Timetable()
+    first = [timetable.wait_s(now=100.0) for _ in range(100)]
+    assert first[0] == SHORTEST_S
+    assert np.diff(first) == pytest.approx(REFRESH_S)
+    # A hundred viewers come around in four seconds; each waits for its turn, never longer.
+    due = sorted(100.0 + wait_s for wait_s in first)
+    again = [timetable.wait_s(now=now) for now in due]
+    assert again == pytest.approx([100 * REFRESH_S] * 100)
+    # When most have gone, the others look every second again.
+    assert timetable.wait_s(now=due[-1] + 100 * REFRESH_S) == SHORTEST_S
 
 
 def test_only_what_has_changed_is_drawn_anew(store: Store) -> None:
@@ -243,12 +244,12 @@ def test_a_page_with_nothing_new_is_sent_nothing(store: Store) -> None:
         viewer.start()
         try:
             # The second look is after all of the page has come.
-            wait_for(lambda: seen.ticks >= 2, 30, "the second look for news")
-            figures, messages, ticks = len(seen.figures), seen.messages, seen.ticks
-            wait_for(lambda: seen.ticks >= ticks + 2, 30, "two more")
+            wait_for(lambda: len(seen.before_look) >= 2, 30, "the second look for news")
+            figures = len(seen.figures)
+            wait_for(lambda: len(seen.before_look) >= 4, 30, "two more")
             assert len(seen.figures) == figures
             # The beginning and the end of a run of the script, and when to look again.
-            assert (seen.messages - messages) / 2 < 8
+            assert max(np.diff(seen.before_look[1:4])) < 8
             add_steps(store, job, noise(1), first=2 * 281)
             wait_for(lambda: seen.figures[-1][1] == 2 * 281, 30, "the new step on the chart")
             store.finish(job.id, Status.COMPLETED)

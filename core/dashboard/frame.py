@@ -49,6 +49,8 @@ _STYLE = """<style>
 
 JOB_STATUS = "job_status"
 """Key of the fragment in the sidebar."""
+FOLLOWED = "followed"
+"""In the session's state: whether a part of the page looks for news by itself, see `core.dashboard.pulse`."""
 _ACTIVE_S = 1.0
 _IDLE_S = 20.0
 """Seconds between two looks at the job status, with and without a job."""
@@ -109,6 +111,7 @@ def page(title: str, lead: str = "") -> Iterator[Store]:
     st.logo(str(_LOGO), icon_image=str(_ICON), size="large")
     person = _admitted()
     draft.restore(title)
+    st.session_state[FOLLOWED] = False
     with st.sidebar:
         _links()
     try:
@@ -125,9 +128,8 @@ def page(title: str, lead: str = "") -> Iterator[Store]:
     # After the page, which may just have begun something.
     with st.sidebar, boundary():
         active = _active(store)
-        # The page of a run that goes on has a pulse of its own, which draws this along with the run.
-        followed = title == STEPS[-1].name and draft.chosen_run() in {job.id for job in active}
-        every_s = _ACTIVE_S if active and not followed else _IDLE_S
+        # A live page has a pulse of its own, which draws this along with the rest.
+        every_s = _ACTIVE_S if active and not st.session_state[FOLLOWED] else _IDLE_S
         status = st.fragment(_status, run_every=every_s, key=JOB_STATUS)
         status(store, _signature(active), title)
         entrance.who(person)

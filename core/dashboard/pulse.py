@@ -2,7 +2,7 @@
 
 A timer of Streamlit's (``run_every``) ticks in the browser whether or not the last answer has come, so that
 a server with too many viewers falls ever further behind. Here the next question follows the last answer, and
-the server says when: once a second for up to 40 viewers, then `REFRESH_S` of the server's time for each.
+the server says when: a second later, or when its timetable has room, `REFRESH_S` after somebody else's.
 """
 
 from __future__ import annotations
@@ -13,17 +13,14 @@ import time
 from collections.abc import Callable
 
 import streamlit as st
-from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from core.dashboard.frame import JOB_STATUS
+from core.dashboard.frame import FOLLOWED, JOB_STATUS
 from core.errors import MirrorboardError
 
 SHORTEST_S = 1.0
 """Time between two looks when few people watch."""
-REFRESH_S = 0.025
-"""Share of the time between two looks that each viewer adds: twice what a refresh costs on a slow core."""
-_GONE_S = 5.0
-"""How long after the time of their next look somebody still counts as a viewer."""
+REFRESH_S = 0.04
+"""Time between the looks of any two viewers: twice what one costs, so that few wait for another's."""
 
 _turns = itertools.count()
 
@@ -46,24 +43,28 @@ export default function ({ data, parentElement: here, setTriggerValue }) {
 )
 
 
-class Audience:
-    """Who watches live pages of this server. Any number of threads may use one instance."""
+class Timetable:
+    """When everybody's next look is due. Any number of threads may use one instance.
+
+    Looks are spread evenly: many at once would make each wait for all the others.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._until: dict[str, float] = {}
+        self._last = 0.0
 
-    def wait_s(self, viewer: str, now: float) -> float:
-        """Counts a viewer who has just looked, and says after how many seconds to look again."""
+    def wait_s(self, now: float) -> float:
+        """Gives somebody who has just looked the next free time, in seconds from now.
+
+        Args:
+            now: Time of a monotonic clock, s.
+        """
         with self._lock:
-            self._until = {each: until for each, until in self._until.items() if until > now}
-            self._until[viewer] = 0.0
-            wait_s = max(SHORTEST_S, REFRESH_S * len(self._until))
-            self._until[viewer] = now + wait_s + _GONE_S
-            return wait_s
+            self._last = max(now + SHORTEST_S, self._last + REFRESH_S)
+            return self._last - now
 
 
-_audience = Audience()
+_timetable = Timetable()
 
 
 def follow(news: Callable[[], list[str]]) -> None:
@@ -81,12 +82,11 @@ def follow(news: Callable[[], list[str]]) -> None:
         if changed:
             st.rerun([*changed, JOB_STATUS, "pulse"])
 
+    st.session_state[FOLLOWED] = True
     with st.container(key="pulse"):
         st.fragment(_tick, key="pulse")(look)
 
 
 def _tick(look: Callable[[], None]) -> None:
-    context = get_script_run_ctx()
-    viewer = "" if context is None else context.session_id
-    wait_s = _audience.wait_s(viewer, time.monotonic())
+    wait_s = _timetable.wait_s(time.monotonic())
     _ask(key="pulse_timer", data={"turn": next(_turns), "wait_s": wait_s}, on_due_change=look)
