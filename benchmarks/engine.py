@@ -28,7 +28,7 @@ from core.launcher import Launcher
 from core.records import Kind, Status
 from core.report import report
 from core.store import Store
-from tests.browser_app import chromium, dashboard, tab
+from tests.browser_app import chromium, dashboard, heading, tab
 
 ROOT = Path(__file__).parent.parent
 _POLL_S = 0.5
@@ -63,11 +63,16 @@ def engine(devices: int, epochs: int, batch_size: int, home: Path, browser: Brow
         launcher = Launcher(store, keep_warm=False)
         launcher.start()
         stack.callback(launcher.close)
-        job_id = store.submit(Kind.TRAIN, parse_config(config).model_dump(mode="json"))
-        launcher.wake()
+        address, page = "", None
         if browser is not None:
+            # Before the run: what a dashboard takes to start is another table's.
             address = stack.enter_context(dashboard(home, MIRRORBOARD_WATCH="1"))
             page = stack.enter_context(tab(browser))
+            page.goto(f"{address}/training")
+            heading(page, "Training")
+        job_id = store.submit(Kind.TRAIN, parse_config(config).model_dump(mode="json"))
+        launcher.wake()
+        if page is not None:
             page.goto(f"{address}/training?run={job_id}")
         while not (job := store.job(job_id)).status.is_final:
             time.sleep(_POLL_S)
