@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import click
 from benchmarks.memory import resident_mib
 from benchmarks.tables import Columns, publish
 from core import retention
+from core.errors import RunStateError
 from core.processes import is_alive
 from core.records import Job, Kind, Status
 from core.store import Store
@@ -177,7 +179,8 @@ def _stop(soak: Soak, job_id: str) -> _Wanted:
 
 def _pause(soak: Soak, job_id: str) -> _Wanted:
     if not soak.midway(job_id).status.is_final and soak.store.job(job_id).status is Status.RUNNING:
-        soak.store.request_pause(job_id)
+        with suppress(RunStateError):  # likewise
+            soak.store.request_pause(job_id)
         if soak.until(job_id, lambda job: job.status.is_final).status is Status.PAUSED:
             soak.store.resume(job_id)
     return (Status.COMPLETED,)
@@ -186,7 +189,8 @@ def _pause(soak: Soak, job_id: str) -> _Wanted:
 def _signal(number: signal.Signals, ends_as: Status, soak: Soak, job_id: str) -> None:
     pid = soak.midway(job_id).pid
     if pid is not None:
-        os.kill(pid, number)
+        with suppress(ProcessLookupError):  # it has ended in its last moment
+            os.kill(pid, number)
     if soak.until(job_id, lambda job: job.status.is_final).status is ends_as:
         soak.store.resume(job_id)
 
