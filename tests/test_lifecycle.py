@@ -175,7 +175,7 @@ def state(epochs: int) -> State:
 def test_two_generations_and_their_best_epochs_are_kept(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     for epochs in range(1, 6):
-        checkpoints.write(state(epochs), (epochs, [np.zeros(2)]) if epochs in (1, 2, 4) else None)
+        checkpoints.write(state(epochs), (epochs, [np.zeros(2)]) if epochs in (1, 2, 4) else None, epochs - 1)
     kept = sorted(file.name.split(".")[0] for file in tmp_path.iterdir())
     assert kept == ["best-00002", "best-00004", "state-00004", "state-00005"]
     found = checkpoints.newest(5)
@@ -190,7 +190,7 @@ def test_what_the_store_does_not_know_of_is_not_gone_on_from(tmp_path):
     """The engine was killed after it had written a checkpoint, before the epoch's values were recorded."""
     checkpoints = Checkpoints(tmp_path)
     for epochs in (1, 2):
-        checkpoints.write(state(epochs), (epochs, [np.zeros(2)]))
+        checkpoints.write(state(epochs), (epochs, [np.zeros(2)]), 0)
     (tmp_path / "state-00003.part").write_bytes(b"cut short")
     assert checkpoints.newest(1).epochs == 1
     assert sorted(file.name.split(".")[0] for file in tmp_path.iterdir()) == ["best-00001", "state-00001"]
@@ -200,10 +200,20 @@ def test_what_the_store_does_not_know_of_is_not_gone_on_from(tmp_path):
         checkpoints.newest(1)
 
 
+def test_the_generation_that_the_store_knows_is_kept_however_old_it_is(tmp_path):
+    """Epochs may end faster than the store is told, or the store may take nothing for a while."""
+    checkpoints = Checkpoints(tmp_path)
+    for epochs in range(1, 8):
+        checkpoints.write(state(epochs), (epochs, [np.zeros(2)]), min(epochs - 1, 2))
+    kept = sorted(file.name.split(".")[0] for file in tmp_path.iterdir())
+    assert kept == [f"{what}-0000{epochs}" for what in ("best", "state") for epochs in (2, 6, 7)]
+    assert checkpoints.newest(2).epochs == 2
+
+
 @pytest.mark.parametrize("harm", ["cut", "emptied", "pickled"])
 def test_no_damaged_file_is_read(tmp_path, harm):
     checkpoints = Checkpoints(tmp_path)
-    checkpoints.write(state(1), None)
+    checkpoints.write(state(1), None, 0)
     (file,) = tmp_path.iterdir()
     content = file.read_bytes()
     file.write_bytes({"cut": content[: len(content) // 2], "emptied": b"", "pickled": b"\x80\x04N."}[harm])

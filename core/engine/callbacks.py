@@ -37,6 +37,8 @@ class Outbox:
     progress: dict[str, Any] | None = None
     result: dict[str, Any] | None = None
     checkpoint: dict[str, Any] | None = None
+    stored_epochs: int = 0
+    """Epochs of the newest checkpoint that the store knows of; set by the supervising thread."""
     steps: deque[tuple[int, int, np.ndarray, float]] = field(default_factory=deque)
     """First global step, epoch, sums of shape (steps, columns), time."""
     metrics: deque[Metric] = field(default_factory=deque)

@@ -75,7 +75,8 @@ class Checkpointer(keras.callbacks.Callback):
         self._closed = False
         self._changed = threading.Condition()
         self._writer = threading.Thread(target=self._write, name="checkpoints", daemon=True)
-        self._tell(start.epochs if start else 0)
+        outbox.stored_epochs = start.epochs if start else 0
+        self._tell(outbox.stored_epochs)
         self._writer.start()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -126,7 +127,7 @@ class Checkpointer(keras.callbacks.Callback):
             if state is None:
                 return
             try:
-                self._checkpoints.write(state, best)
+                self._checkpoints.write(state, best, self._outbox.stored_epochs)
             except OSError as error:
                 problem = f"The checkpoint of epoch {state.epochs} could not be written: {error.strerror}."
                 _log.warning("%s The training goes on.", problem)

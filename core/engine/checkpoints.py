@@ -79,12 +79,14 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def write(self, state: State, best: tuple[int, Arrays] | None) -> None:
+    def write(self, state: State, best: tuple[int, Arrays] | None, stored_epochs: int) -> None:
         """Adds a generation, and removes what is too old.
 
         Args:
             state: The run.
             best: One-based epoch and model variables, when the best epoch has changed.
+            stored_epochs: Epochs of the newest generation that the run store knows of, 0 for none. Were the
+                engine to die now, the run would go on from there, so that one is kept however old it is.
 
         Raises:
             OSError: The disk does not take it; what was there before still is.
@@ -102,8 +104,11 @@ class Checkpoints:
         }
         self._add("state", state.epochs, arrays, about)
         for what in ("state", "best"):
-            for old in self._files(what)[_GENERATIONS:]:
-                old.unlink()
+            files = self._files(what)
+            known = next((file for file in files if _epoch(file) <= stored_epochs), None)
+            for old in files[_GENERATIONS:]:
+                if old != known:
+                    old.unlink()
 
     def newest(self, most: int) -> State | None:
         """The newest generation that is whole; later ones, and damaged ones, are removed.

@@ -185,6 +185,8 @@ class Worker:
             elapsed_s=time.monotonic() - self._began,
         )
         self._metrics, self._logs, self._samples, self._bins = [], [], [], []
+        if checkpoint is not None:
+            outbox.stored_epochs = checkpoint["epochs"]
         if self._refused:
             self._refused = ""
             _log.info("The run store takes what is recorded again; what had waited is in it.")
