@@ -136,9 +136,11 @@ class Worker:
                 stop_since = stop_since or time.monotonic()
                 if time.monotonic() - stop_since > _STOP_GRACE_S:
                     self._leave(job, outbox)
+        insist(lambda: self._report(job, outbox))
         for logger in loggers:
             logger.removeHandler(handler)
-        insist(lambda: self._report(job, outbox))
+        if outbox.logs:  # the store had taken nothing for a while, and takes it again
+            insist(lambda: self._report(job, outbox))
         insist(lambda: self._finish(job, outcome[0]))
 
     def _time_is_up(self, job: Job) -> bool:
