@@ -15,7 +15,8 @@ import sys
 import threading
 import time
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -109,36 +110,31 @@ class Worker:
     def _run(self, job: Job) -> None:
         outbox = Outbox()
         outcome: list[Any] = []
-        handler = OutboxHandler(outbox)
-        loggers = [tf.get_logger(), _log, logging.getLogger("py.warnings")]
-        for logger in loggers:
-            logger.addHandler(handler)
-        sampler = _sampler(job)
-        sampled_at = time.monotonic()
-        task = Task(job, self._store, outbox, self._stop, self._stderr)
-        self._began = time.monotonic()
-        thread = threading.Thread(target=_guarded, args=(task, outcome), name="job", daemon=True)
-        thread.start()
-        stop_since = None
-        while thread.is_alive():
-            thread.join(_REPORT_S)
-            if sampler is not None and time.monotonic() - sampled_at >= _SAMPLE_S:
-                sampled_at = time.monotonic()
-                self._take_samples(sampler, outbox)
-            try:
-                if self._report(job, outbox):
+        with _listening(outbox):
+            sampler = _sampler(job)
+            sampled_at = time.monotonic()
+            task = Task(job, self._store, outbox, self._stop, self._stderr)
+            self._began = time.monotonic()
+            thread = threading.Thread(target=_guarded, args=(task, outcome), name="job", daemon=True)
+            thread.start()
+            stop_since = None
+            while thread.is_alive():
+                thread.join(_REPORT_S)
+                if sampler is not None and time.monotonic() - sampled_at >= _SAMPLE_S:
+                    sampled_at = time.monotonic()
+                    self._take_samples(sampler, outbox)
+                try:
+                    if self._report(job, outbox):
+                        self._stop.set()
+                except StoreError as error:
+                    self._tell_once(error)
+                if self._time_is_up(job):
                     self._stop.set()
-            except StoreError as error:
-                self._tell_once(error)
-            if self._time_is_up(job):
-                self._stop.set()
-            if self._stop.is_set():
-                stop_since = stop_since or time.monotonic()
-                if time.monotonic() - stop_since > _STOP_GRACE_S:
-                    self._leave(job, outbox)
-        insist(lambda: self._report(job, outbox))
-        for logger in loggers:
-            logger.removeHandler(handler)
+                if self._stop.is_set():
+                    stop_since = stop_since or time.monotonic()
+                    if time.monotonic() - stop_since > _STOP_GRACE_S:
+                        self._leave(job, outbox)
+            insist(lambda: self._report(job, outbox))
         if outbox.logs:  # the store had taken nothing for a while, and takes it again
             insist(lambda: self._report(job, outbox))
         insist(lambda: self._finish(job, outcome[0]))
@@ -237,6 +233,20 @@ class Worker:
         insist(lambda: self._report(job, outbox))
         insist(lambda: self._store.finish(job.id, Status.STOPPED, error=self._why))
         os._exit(0)
+
+
+@contextmanager
+def _listening(outbox: Outbox) -> Iterator[None]:
+    """Keeps what TensorFlow, this project and Python's warnings log."""
+    handler = OutboxHandler(outbox)
+    loggers = [tf.get_logger(), _log, logging.getLogger("py.warnings")]
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
 
 
 def _guarded(task: Task, outcome: list[Any]) -> None:
