@@ -390,15 +390,15 @@ def test_details_of_errors_and_folders_of_the_server_stay_off_hosted_pages(
     show, hosted, home, store, monkeypatch
 ):
     run = finished_run(store, status=Status.FAILED)
+    store.report(run, logs=[LogLine(0.0, "warning", "mirrorboard", f"The disk of {home}/x is full.")])
     app = hosted("pages/training.py", run=run.id)
     assert "Out of memory." in texts(app)
+    assert "The disk of the store/x is full." in texts(app)
     assert not [code for code in app.code if "Traceback" in code.value]
     assert streamlit.get_option("client.showErrorDetails") == "none"
     gone = hosted("pages/training.py", run="gone")
     assert "There is no run 'gone' in the store" in texts(gone)
     assert str(home) not in texts(gone)
-    store.report(run, logs=[LogLine(0.0, "warning", "mirrorboard", f"The disk of {home}/x is full.")])
-    assert "The disk of the store/x is full." in texts(hosted("pages/training.py", run=run.id))
     reuters = store.claim([Kind.PREPARE], "engine")
     store.finish(reuters.id, Status.FAILED, error=DatasetError(f"{home} is full.", f"Empty {home}."))
     start = texts(hosted("streamlit_app.py"))

@@ -26,7 +26,7 @@ from core.report import add_import, history
 from core.take_home import comparison, device_lines, layout_code, script, strategy_lines
 from tests.browser_app import CHROMIUM, DESKTOP, PHONE, chromium, dashboard, heading, tab
 from tests.page_app import drawings, sound, texts
-from tests.recorded import finished_run
+from tests.recorded import finished_run, prepared
 
 OURS = {"epoch", "duration_s", "val_expected_calibration_error"}
 """What a history has that Keras does not record."""
@@ -390,10 +390,11 @@ def test_the_page_says_what_is_wrong(show, store):
 @pytest.mark.skipif(not shutil.which(CHROMIUM), reason=f"needs {CHROMIUM}")
 def test_in_a_browser_two_lines_are_marked_and_script_and_notebook_are_saved(home, store, tmp_path):
     run = finished_run(store)
+    prepared(store)  # else the page waits for Reuters, and is drawn anew under the click
     with dashboard(home, MIRRORBOARD_WATCH="1") as address, chromium() as browser:
         for size in (DESKTOP, PHONE):
             with tab(browser, size) as page:
-                page.goto(f"{address}/training?run={run.id}")
+                page.goto(f"{address}/training?run={run.id}&data.dataset=synthetic")
                 heading(page, "Training")
                 page.get_by_text("Take it away").click()
                 page.get_by_role("link", name="See the code").click()
