@@ -109,6 +109,7 @@ class Gate(Store):
             if self._limits is not None:
                 self._limits.check_time(run)
                 self._limits.check_epochs(run.checkpoint_epochs + epochs)
+                self._limits.check_parameters(needed(parse_config(run.config)).parameters)
             return super().extend(job_id, epochs)
 
     def _must_be_allowed(self, action: Action, job_ids: Sequence[str] = ()) -> list[Job]:

@@ -253,6 +253,16 @@ def test_a_run_cannot_be_carried_beyond_the_limits_in_portions(store):
     assert len(contents(store)) == len(before)
 
 
+def test_a_model_that_is_too_large_is_not_gone_on_with(store):
+    """It may be from the command line, which has no limits, or from before they were set."""
+    run = run_for(store, "extend", ME)
+    gate = Gate(store, Person(ME, Role.OWNER), Limits(parameters=1_000))
+    for go_on in (lambda: gate.extend(run.id, 1), lambda: gate.resume(run.id)):
+        with pytest.raises(LimitExceeded, match="332,856 parameters; this server allows 1,000"):
+            go_on()
+    assert store.job(run.id).status is Status.STOPPED
+
+
 def test_limits_name_the_setting_that_the_form_marks():
     assert over(Limits(), parse_config(RUN)) is None
     assert over(Limits(epochs=9), parse_config(RUN)).field == "training.epochs"
