@@ -7,7 +7,6 @@ Nothing in these files is ever unpickled.
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from core.config import Dataset
 from core.errors import DatasetError
+from core.whole_files import replacing
 
 Split = Literal["train", "test"]
 
@@ -150,13 +150,8 @@ def save(corpus: Corpus, home: Path) -> Path:
         }
     ).replace_schema_metadata({"mirrorboard": json.dumps(about)})
     target = path(home, corpus.name)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    aside = target.with_name(f"{target.name}.{secrets.token_hex(4)}")
-    try:
+    with replacing(target) as aside:
         pq.write_table(table, aside, compression="zstd")
-        aside.replace(target)
-    finally:
-        aside.unlink(missing_ok=True)
     return target
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from core.corpus import Corpus, Split
 from core.errors import DatasetError, RunStateError, StoreError
 from core.exports import Which
 from core.records import Job, Kind
+from core.whole_files import replacing
 
 SPLIT: Split = "test"
 """What runs are validated on."""
@@ -104,13 +104,8 @@ def write(predictions: Predictions, target: Path) -> None:
             ),
         }
     )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    aside = target.with_name(f"{target.name}.{secrets.token_hex(4)}")
-    try:
+    with replacing(target) as aside:
         pq.write_table(table, aside, compression="zstd")
-        aside.replace(target)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def read(source: Path, corpus: Corpus) -> Predictions:

@@ -21,6 +21,19 @@ BROWSERS = ("chromium", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), BROWSERS[0])
 DESKTOP = (1440, 1000)
 PHONE = (390, 844)
+PAGES = {
+    "": "Mirrorboard",
+    "devices": "Devices",
+    "data": "Data",
+    "model": "Model",
+    "training": "Training",
+    "one_step": "Inside one step",
+    "evaluate": "Evaluate",
+    "runs": "Runs",
+    "scaling": "Scaling",
+    "take_home": "Code to take home",
+}
+"""The heading of each page, by its path."""
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,10 @@ def show(home: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
     return open_page
 
 
-@pytest.fixture
-def launcher(store: Store) -> Iterator[Launcher]:
-    """A launcher that starts engines for the store's jobs and ends them after the test."""
-    launcher = Launcher(store, keep_warm=False)
+@contextmanager
+def launching(store: Store, *, keep_warm: bool) -> Iterator[Launcher]:
+    """A launcher that starts engines for the store's jobs and ends them afterwards."""
+    launcher = Launcher(store, keep_warm=keep_warm)
     launcher.start()
     yield launcher
     for job in store.jobs():
@@ -64,6 +65,13 @@ def launcher(store: Store) -> Iterator[Launcher]:
             store.request_stop(job.id)
     wait_for(lambda: all(job.status.is_final for job in store.jobs()), 20, "jobs to end")
     launcher.close()
+
+
+@pytest.fixture
+def launcher(store: Store) -> Iterator[Launcher]:
+    """A launcher that starts engines for the store's jobs."""
+    with launching(store, keep_warm=False) as launcher:
+        yield launcher
 
 
 @pytest.fixture

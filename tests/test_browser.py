@@ -16,24 +16,12 @@ from core.config import RunConfig
 from core.errors import DownloadFailed
 from core.records import Kind, Metric, Status
 from core.store import Store
-from tests.browser_app import CHROMIUM, PHONE, chromium, dashboard, heading, settled, tab
+from tests.browser_app import CHROMIUM, PAGES, PHONE, chromium, dashboard, heading, settled, tab
 from tests.conftest import LONG, wait_for
 from tests.recorded import MACHINE, answered, claimed, finished_run, prepared, running_run
 
 pytestmark = pytest.mark.skipif(not shutil.which(CHROMIUM), reason=f"needs {CHROMIUM}")
 
-PAGES = {
-    "": "Mirrorboard",
-    "devices": "Devices",
-    "data": "Data",
-    "model": "Model",
-    "training": "Training",
-    "one_step": "Inside one step",
-    "evaluate": "Evaluate",
-    "runs": "Runs",
-    "scaling": "Scaling",
-    "take_home": "Code to take home",
-}
 WATCH = {"MIRRORBOARD_WATCH": "1"}
 OFFLINE = {"HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
 """A proxy where nobody listens: Reuters cannot be fetched."""

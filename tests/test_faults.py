@@ -17,7 +17,7 @@ import time
 import numpy as np
 import psutil
 import pytest
-from conftest import LONG, QUICK, ROOT, command, ended, wait_for
+from conftest import LONG, QUICK, ROOT, command, ended, launching, wait_for
 from playwright.sync_api import expect
 from streamlit.testing.v1 import AppTest
 from test_launcher import STARTER
@@ -62,14 +62,8 @@ def warm(store, role="layout"):
 @pytest.fixture
 def warm_launcher(store):
     """A launcher with an engine ready, so that a test can do it harm before it has a job."""
-    launcher = Launcher(store)
-    launcher.start()
-    yield launcher
-    for job in store.jobs():
-        if not job.status.is_final:
-            store.request_stop(job.id)
-    wait_for(lambda: all(job.status.is_final for job in store.jobs()), 20, "jobs to end")
-    launcher.close()
+    with launching(store, keep_warm=True) as launcher:
+        yield launcher
 
 
 # The engine

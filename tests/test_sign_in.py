@@ -18,7 +18,7 @@ from core.exports import exported, order
 from core.gate import Gate
 from core.records import RUNS, Kind, Scaling, Status
 from core.store import Store
-from tests.browser_app import CHROMIUM, DESKTOP, chromium, dashboard, heading, settled
+from tests.browser_app import CHROMIUM, DESKTOP, PAGES, chromium, dashboard, heading, settled
 from tests.conftest import ROOT, wait_for
 from tests.identity_provider import provider, secrets_file
 from tests.recorded import MACHINE, answered, claimed, finished_run, prepared, running_run
@@ -45,17 +45,6 @@ runs = 100
 OTHER = "other@school.edu"
 OFFLINE = DownloadFailed("No way to the internet.", "", "Details")
 RUN = RunConfig.model_validate({"data": {"dataset": "synthetic"}}).model_dump(mode="json")
-PAGES = {
-    "": "Mirrorboard",
-    "devices": "Devices",
-    "data": "Data",
-    "model": "Model",
-    "training": "Training",
-    "one_step": "Inside one step",
-    "runs": "Runs",
-    "scaling": "Scaling",
-    "evaluate": "Evaluate",
-}
 PATHS = ["", *sorted(path.stem for path in (ROOT / "pages").glob("*.py"))]
 
 
