@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from core.access import Action
-from core.config import DATASET_NAMES, RunConfig, parse_config
+from core.config import DATASET_NAMES, OPTIMIZER_NAMES, RunConfig, parse_config
 from core.dashboard import draft, units
 from core.dashboard.access import why_not
 from core.dashboard.frame import (
@@ -64,7 +64,7 @@ def _states(store: Store, found: Job | None, data: Readiness) -> dict[str, str]:
     return {
         "Devices": f"{done} {chosen} chosen" if found and found.result else f"{pending} Looking for devices",
         "Data": f"{done} {ready}" if name in data.is_ready else f"{pending} Being prepared",
-        "Model": f"{done} {filters} filters, {draft.value('model.optimizer').capitalize()}",
+        "Model": f"{done} {filters} filters, {OPTIMIZER_NAMES[draft.value('model.optimizer')]}",
         "Training": f"{LOOKS[runs[0].status][0]} {_last(runs[0])}" if runs else f"{pending} No run yet",
     }
 

@@ -25,6 +25,9 @@ Monitor = Literal["val_loss", "val_sparse_categorical_accuracy"]
 DATASET_NAMES: dict[Dataset, str] = {"reuters": "Reuters", "synthetic": "synthetic"}
 """What people call the datasets' newswires."""
 
+OPTIMIZER_NAMES: dict[Optimizer, str] = {"nadam": "Nadam", "adam": "Adam", "sgd": "SGD"}
+"""The optimizers' classes in Keras, and what people call them."""
+
 TPU_REPLICAS = 8
 """Cores of the usual TPU host. A batch that 8 share evenly suits the smaller ones' 1 or 4 too."""
 

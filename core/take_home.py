@@ -16,7 +16,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from core import synthetic_newswires
-from core.config import DATASET_NAMES, DeviceLayout, RunConfig
+from core.config import DATASET_NAMES, OPTIMIZER_NAMES, DeviceLayout, RunConfig
 from core.corpus import CLASSES, EXAMPLES, VOCABULARY
 
 _REDUCTIONS = {
@@ -25,7 +25,6 @@ _REDUCTIONS = {
     "reduction_to_one_device": "tf.distribute.ReductionToOneDevice()",
 }
 _SCOPE = "with strategy.scope():"
-_OPTIMIZERS = {"nadam": "Nadam", "adam": "Adam", "sgd": "SGD"}
 _TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent),
     undefined=StrictUndefined,
@@ -177,7 +176,7 @@ def _render(config: RunConfig, layout: DeviceLayout, run_id: str, devices: list[
         vocabulary=VOCABULARY,
         classes=CLASSES,
         convolutions=list(zip(model.filters, model.kernels, strict=True)),
-        optimizer=_OPTIMIZERS[model.optimizer],
+        optimizer=OPTIMIZER_NAMES[model.optimizer],
         sparse_apart=model.optimizer in ("nadam", "adam"),
         loss_arguments=[argument for argument, is_given in loss_arguments.items() if is_given],
         # Keras would choose XLA by itself on one GPU.

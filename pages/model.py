@@ -7,7 +7,7 @@ from typing import Any
 import streamlit as st
 
 from core.access import Action
-from core.config import RunConfig
+from core.config import OPTIMIZER_NAMES, RunConfig
 from core.dashboard import draft, drawings, forms, units
 from core.dashboard.access import over_limits, why_not
 from core.dashboard.frame import page, problem, problem_of_step, rerun_when_done
@@ -16,7 +16,6 @@ from core.errors import ConfigError
 from core.records import Job, Kind, Status
 from core.store import Store
 
-_OPTIMIZERS = {"nadam": "Nadam", "adam": "Adam", "sgd": "SGD"}
 _METRICS = {
     "sparse_categorical_accuracy": "accuracy",
     "sparse_top_k_categorical_accuracy": "top-5 accuracy",
@@ -67,7 +66,7 @@ def _form(error: ConfigError | None) -> None:
             help="Share of features left out in training.",
         )
     draft.problem_at(error, "model.pool", "model.dropout", "data.max_len")
-    forms.choice("model.optimizer", "Optimizer", _OPTIMIZERS, error)
+    forms.choice("model.optimizer", "Optimizer", OPTIMIZER_NAMES, error)
     forms.switch(
         "model.from_logits",
         "Experiment: from_logits=True",

@@ -968,3 +968,10 @@ def test_what_was_set_for_a_gpu_does_not_stand_in_a_cpus_way(show: Open, store: 
     assert not app.error
     training = show("pages/training.py", **query)
     assert not training.error
+
+
+def test_optimizers_are_called_as_keras_calls_them(show: Open, store: Store) -> None:
+    start = show("streamlit_app.py", model__optimizer="sgd")
+    assert "64 and 32 filters, SGD" in texts(start)
+    training = show("pages/training.py", model__optimizer="sgd")
+    assert "MirroredStrategy on 2 logical CPUs; SGD." in texts(training)

@@ -10,7 +10,7 @@ import streamlit as st
 
 from core import retention
 from core.analysis.criteria import accuracy_name
-from core.config import DATASET_NAMES, RunConfig, parse_config
+from core.config import DATASET_NAMES, OPTIMIZER_NAMES, RunConfig, parse_config
 from core.dashboard import charts, draft, forms, lifecycle, units
 from core.dashboard.access import is_hosted
 from core.dashboard.frame import LOOKS, badge, boundary, plain, problem, run_share
@@ -33,7 +33,7 @@ def summary(config: RunConfig) -> str:
     return (
         f"{DATASET_NAMES[config.data.dataset]} newswires, {units.plural(config.data.max_len, 'word')} each;"
         f" {units.layout(config.layout)};"
-        f" {config.model.optimizer.capitalize()}{experiment}"
+        f" {OPTIMIZER_NAMES[config.model.optimizer]}{experiment}"
     )
 
 

@@ -15,7 +15,7 @@ from core import report
 from core.access import Action
 from core.analysis.criteria import epoch_numbers, series
 from core.analysis.scaling import Analysis, Timed, analyse, verdict
-from core.config import RunConfig, parse_config
+from core.config import OPTIMIZER_NAMES, RunConfig, parse_config
 from core.dashboard import charts, draft, units
 from core.dashboard.access import why_not
 from core.dashboard.frame import RUNS, badge, boundary, plain, problem, run_share, told
@@ -84,7 +84,7 @@ def study_panel(store: Store, study: str, *, live: bool) -> None:
             )
         st.caption(
             f"The same in all: {plain(summary(runs[0].config).split(';')[0])};"
-            f" {runs[0].config.model.optimizer.capitalize()},"
+            f" {OPTIMIZER_NAMES[runs[0].config.model.optimizer]},"
             f" {units.plural(runs[0].config.training.epochs, 'epoch')}, seed"
             f" {runs[0].config.training.seed}. {_LAWS[scaling]} Medians leave out the first epoch, which"
             " holds TensorFlow's tracing. One replica trains without a strategy."

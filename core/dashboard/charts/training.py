@@ -28,7 +28,9 @@ def loss_curve(curves: Curves, batches: Series) -> bytes:
     """
     figure = _figure(curves, batches, "loss", digits=3)
     if _towers(curves, figure.data[0].y):
-        figure.update_yaxes(title_text="Cross-entropy loss (nats, logarithmic)", type="log")
+        figure.update_yaxes(
+            title_text="Cross-entropy loss (nats, logarithmic)", type="log", exponentformat="power"
+        )
     else:
         figure.update_yaxes(title_text="Cross-entropy loss (nats)", rangemode="tozero")
     annotate(figure, curves, labels_at=1)
