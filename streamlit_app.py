@@ -11,17 +11,10 @@ from core.access import Action
 from core.config import DATASET_NAMES, OPTIMIZER_NAMES, RunConfig, parse_config
 from core.dashboard import draft, units
 from core.dashboard.access import why_not
-from core.dashboard.frame import (
-    LOOKS,
-    STEPS,
-    boundary,
-    link,
-    page,
-    plain,
-    problem,
-    rerun_when_done,
-    reuters_missing,
-)
+from core.dashboard.frame import page
+from core.dashboard.job_status import rerun_when_done
+from core.dashboard.messages import LOOKS, boundary, plain, problem, reuters_missing
+from core.dashboard.navigation import STEPS, link
 from core.dashboard.pulse import follow
 from core.dashboard.server import Readiness, machine, readiness
 from core.records import ACTIVE, Job, Kind, Status

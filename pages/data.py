@@ -12,7 +12,9 @@ from core.analysis import dataset as statistics
 from core.config import DATASET_NAMES, Dataset, RunConfig
 from core.corpus import Corpus, Split
 from core.dashboard import charts, draft, drawings, forms, units
-from core.dashboard.frame import boundary, page, plain, problem, rerun_when_done, reuters_missing
+from core.dashboard.frame import page
+from core.dashboard.job_status import rerun_when_done
+from core.dashboard.messages import boundary, plain, problem, reuters_missing
 from core.dashboard.server import Readiness, load_corpus, readiness
 from core.errors import ConfigError
 from core.store import Store

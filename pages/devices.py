@@ -10,8 +10,10 @@ from core.access import Action
 from core.config import LOCAL_TPU, DeviceLayout
 from core.dashboard import draft, drawings, forms, units
 from core.dashboard.access import why_not
-from core.dashboard.frame import boundary, page, plain, problem, rerun_when_done
+from core.dashboard.frame import page
+from core.dashboard.job_status import rerun_when_done
 from core.dashboard.log import explained
+from core.dashboard.messages import boundary, plain, problem
 from core.dashboard.server import latest_answer, machine, missing_device
 from core.errors import ConfigError
 from core.records import Job, Kind, LogLine

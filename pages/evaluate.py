@@ -11,7 +11,9 @@ from core.dashboard import draft, forms
 from core.dashboard.chooser import choose, chooser, label
 from core.dashboard.confusion import confusion
 from core.dashboard.evaluation import Judged, calibration, classes, headline, judged
-from core.dashboard.frame import STEPS, link, page, problem
+from core.dashboard.frame import page
+from core.dashboard.messages import problem
+from core.dashboard.navigation import STEPS, link
 from core.dashboard.newswire import field
 from core.errors import RunNotFound
 from core.exports import Which

@@ -10,7 +10,10 @@ from core.access import Action
 from core.config import OPTIMIZER_NAMES, RunConfig
 from core.dashboard import draft, drawings, forms, units
 from core.dashboard.access import over_limits, why_not
-from core.dashboard.frame import page, problem, problem_of_step, rerun_when_done
+from core.dashboard.frame import page
+from core.dashboard.job_status import rerun_when_done
+from core.dashboard.messages import problem
+from core.dashboard.navigation import problem_of_step
 from core.dashboard.server import latest_answer, machine, open_store, soon, too_large
 from core.errors import ConfigError
 from core.records import Job, Kind, Status

@@ -10,10 +10,13 @@ import streamlit as st
 from core.access import Action
 from core.config import RunConfig
 from core.dashboard import draft, forms
+from core.dashboard.about import summary
 from core.dashboard.access import over_limits, why_not
-from core.dashboard.frame import boundary, page, plain, problem, problem_of_step, rerun_when_done
+from core.dashboard.frame import page
+from core.dashboard.job_status import rerun_when_done
+from core.dashboard.messages import boundary, plain, problem
+from core.dashboard.navigation import problem_of_step
 from core.dashboard.one_step import PARTS, on_one_device
-from core.dashboard.run_panel import summary
 from core.dashboard.server import latest_answer, load_corpus, machine, missing_device, readiness
 from core.errors import ConfigError
 from core.records import Job, Kind

@@ -10,7 +10,8 @@ from core.analysis.imported import MAX_BYTES, read_history
 from core.dashboard import draft, units
 from core.dashboard.access import why_not
 from core.dashboard.compare import compare
-from core.dashboard.frame import page, plain, problem
+from core.dashboard.frame import page
+from core.dashboard.messages import plain, problem
 from core.dashboard.run_table import actions, filters, table
 from core.errors import MirrorboardError
 from core.records import RUNS

@@ -7,11 +7,14 @@ import streamlit as st
 from core.access import Action
 from core.config import Dataset, RunConfig, parse_config
 from core.dashboard import draft, forms, units
+from core.dashboard.about import summary
 from core.dashboard.access import over_limits, why_not
 from core.dashboard.chooser import chooser
-from core.dashboard.frame import boundary, page, problem_of_step, rerun_when_done
+from core.dashboard.frame import page
+from core.dashboard.job_status import rerun_when_done
+from core.dashboard.messages import boundary
+from core.dashboard.navigation import problem_of_step
 from core.dashboard.pulse import follow
-from core.dashboard.run_panel import summary
 from core.dashboard.server import load_corpus, machine, missing_device, readiness
 from core.dashboard.study_panel import study_panel
 from core.errors import ConfigError

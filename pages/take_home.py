@@ -6,11 +6,13 @@ import streamlit as st
 
 from core.config import RunConfig
 from core.dashboard import draft, drawings, units
+from core.dashboard.about import summary
 from core.dashboard.chooser import chooser, label
 from core.dashboard.downloads import code_buttons
-from core.dashboard.frame import STEPS, link, page, plain, problem, problem_of_step
+from core.dashboard.frame import page
 from core.dashboard.lint_panel import script_checker
-from core.dashboard.run_panel import summary
+from core.dashboard.messages import plain, problem
+from core.dashboard.navigation import STEPS, link, problem_of_step
 from core.errors import ConfigError, RunNotFound, RunStateError
 from core.exports import configuration
 from core.records import Kind

@@ -8,23 +8,18 @@ from core.access import Action
 from core.analysis.lint import check_config
 from core.config import DEFAULT_LEARNING_RATE, Dataset, RunConfig
 from core.dashboard import draft, forms, units
+from core.dashboard.about import about, summary
 from core.dashboard.access import over_limits, why_not
 from core.dashboard.chooser import choose
 from core.dashboard.downloads import downloads
-from core.dashboard.frame import (
-    EVALUATE,
-    boundary,
-    link,
-    page,
-    problem,
-    problem_of_step,
-    rerun_when_done,
-    reuters_missing,
-)
+from core.dashboard.frame import page
+from core.dashboard.job_status import rerun_when_done
 from core.dashboard.lint_panel import config_findings
 from core.dashboard.live import view
+from core.dashboard.messages import boundary, problem, reuters_missing
+from core.dashboard.navigation import EVALUATE, link, problem_of_step
 from core.dashboard.pulse import follow
-from core.dashboard.run_panel import PANEL, Drawn, about, live_panel, news, summary
+from core.dashboard.run_panel import PANEL, Drawn, live_panel, news
 from core.dashboard.server import load_corpus, machine, missing_device, readiness, too_large
 from core.errors import ConfigError, DatasetError, RunNotFound
 from core.records import RUNS, Kind

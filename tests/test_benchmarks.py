@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.logging import row
 from benchmarks.tables import markdown
-from core.dashboard.frame import STEPS
+from core.dashboard.navigation import STEPS
 from core.engine.datasets import cache_folders
 from tests.conftest import ROOT
 

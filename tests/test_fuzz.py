@@ -16,7 +16,7 @@ from streamlit.testing.v1 import AppTest
 from core.__main__ import main
 from core.analysis.imported import read_history
 from core.config import parse_config
-from core.dashboard.frame import CODE, EVALUATE, ONE_STEP, RUNS, SCALING, STEPS
+from core.dashboard.navigation import CODE, EVALUATE, ONE_STEP, RUNS, SCALING, STEPS
 from core.database import FILE_NAME
 from core.errors import ConfigError
 from core.report import add_import

@@ -8,7 +8,8 @@ import streamlit as st
 
 from core.access import Action
 from core.dashboard.access import why_not
-from core.dashboard.frame import boundary, problem, rerun_when_done
+from core.dashboard.job_status import rerun_when_done
+from core.dashboard.messages import boundary, problem
 from core.dashboard.server import latest_answer, soon
 from core.errors import MirrorboardError
 from core.records import Job, Kind, Status

@@ -12,7 +12,7 @@ from core import newswire
 from core.analysis.evaluation import TOP_K, Evaluation, Order, cell, ordered, shares
 from core.dashboard import charts, draft, forms, units
 from core.dashboard.evaluation import Judged
-from core.dashboard.frame import plain
+from core.dashboard.messages import plain
 from core.dashboard.newswire import explained
 from core.predictions import SPLIT
 from core.store import Store

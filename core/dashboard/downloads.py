@@ -13,7 +13,7 @@ import streamlit as st
 from core.access import Action
 from core.config import RunConfig
 from core.dashboard.access import why_not
-from core.dashboard.frame import CODE, link
+from core.dashboard.navigation import CODE, link
 from core.dashboard.server import soon
 from core.errors import EngineError, RunStateError
 from core.exports import (

@@ -17,7 +17,8 @@ from core.config import RunConfig, parse_config
 from core.corpus import Corpus
 from core.dashboard import charts, units
 from core.dashboard.answers import answer
-from core.dashboard.frame import boundary, plain, problem, rerun_when_done
+from core.dashboard.job_status import rerun_when_done
+from core.dashboard.messages import boundary, plain, problem
 from core.dashboard.server import load_corpus
 from core.errors import RunStateError
 from core.exports import Which

@@ -10,7 +10,7 @@ from core.access import Action
 from core.config import parse_config
 from core.dashboard import draft, units
 from core.dashboard.access import why_not
-from core.dashboard.frame import plain, problem, told
+from core.dashboard.messages import plain, problem, told
 from core.dashboard.server import machine, missing_device
 from core.errors import ConfigError, MirrorboardError, RunStateError
 from core.records import Job, Kind, Status

@@ -11,7 +11,7 @@ from core.analysis.lint import Finding
 from core.analysis.script_lint import check_script
 from core.analysis.script_syntax import MAX_BYTES
 from core.dashboard import units
-from core.dashboard.frame import plain, problem
+from core.dashboard.messages import plain, problem
 from core.errors import ConfigError
 
 

@@ -10,7 +10,7 @@ import streamlit as st
 from core.analysis.log_lines import Entry, Verdict, fold
 from core.dashboard import units
 from core.dashboard.access import without_folders
-from core.dashboard.frame import plain
+from core.dashboard.messages import plain
 from core.records import LogLine
 
 _VERDICTS: dict[Verdict, str] = {

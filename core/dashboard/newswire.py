@@ -17,7 +17,7 @@ from core.dashboard.access import why_not
 from core.dashboard.answers import answer
 from core.dashboard.drawings import draw
 from core.dashboard.evaluation import Judged
-from core.dashboard.frame import plain, problem
+from core.dashboard.messages import plain, problem
 from core.errors import ConfigError
 from core.newswire import Newswire
 from core.predictions import question

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from core.dashboard.frame import FOLLOWED, JOB_STATUS
+from core.dashboard.job_status import FOLLOWED, JOB_STATUS
 from core.errors import MirrorboardError
 
 SHORTEST_S = 1.0

@@ -10,12 +10,12 @@ import streamlit as st
 
 from core import retention
 from core.analysis.criteria import accuracy_name
-from core.config import DATASET_NAMES, OPTIMIZER_NAMES, RunConfig, parse_config
 from core.dashboard import charts, draft, forms, lifecycle, units
 from core.dashboard.access import is_hosted
-from core.dashboard.frame import LOOKS, badge, boundary, plain, problem, run_share
+from core.dashboard.job_status import run_share
 from core.dashboard.live import RunView, view
 from core.dashboard.log import explained
+from core.dashboard.messages import LOOKS, badge, boundary, plain, problem
 from core.dashboard.stopping import choose_lines, chosen_thresholds, lines, stopping
 from core.records import Job, Kind, Status
 from core.store import Store
@@ -25,16 +25,6 @@ _ACCURACIES = {
     "sparse_top_k_categorical_accuracy": "Top-5 accuracy",
 }
 _AXES: dict[charts.Axis, str] = {"epoch": "Epochs", "step": "Steps"}
-
-
-def summary(config: RunConfig) -> str:
-    """A configuration in one line."""
-    experiment = "; from_logits=True (experiment)" if config.model.from_logits else ""
-    return (
-        f"{DATASET_NAMES[config.data.dataset]} newswires, {units.plural(config.data.max_len, 'word')} each;"
-        f" {units.layout(config.layout)};"
-        f" {OPTIMIZER_NAMES[config.model.optimizer]}{experiment}"
-    )
 
 
 PANEL = "run_panel"
@@ -293,36 +283,3 @@ def _log(shown: RunView) -> None:
             return
         with st.container(height=320, border=False):
             explained(lines)
-
-
-def about(job: Job) -> None:
-    """What a run was asked to do and what the engine made of it, to be opened."""
-    if job.kind is Kind.IMPORT:
-        classes = job.config["classes"]
-        known = f" of a model with {classes:,} classes" if classes else ""
-        st.caption(f"Imported from {plain(job.config['file'])}, the log{known} of a training from elsewhere.")
-        return
-    config = parse_config(job.config)
-    result = job.result or {}
-    line = summary(config)
-    rows = {
-        "Epochs asked for": f"{config.training.epochs:,}",
-        "Global batch size": f"{config.global_batch_size:,} = {config.layout.replicas} ×"
-        f" {config.per_replica_batch_size:,}",
-        "Learning rate": f"{config.learning_rate:g}",
-        "Loss": f"SparseCategoricalCrossentropy, from_logits={config.model.from_logits}",
-        "Seed": f"{config.training.seed}",
-    }
-    if result:
-        rows |= {
-            "Parameters": f"{result['params']:,}",
-            "Steps per epoch": f"{result['steps_per_epoch']:,} training,"
-            f" {result['validation_steps']:,} validation",
-            "Replicas on": ", ".join(result["devices"]),
-            "Engine": ", ".join(
-                f"{name.replace('_', ' ')} {value}" for name, value in result["engine"].items()
-            ),
-        }
-    with st.expander("What this run is", icon=":material/tune:"):
-        st.markdown(plain(line[:1].upper() + line[1:]))
-        st.table([{"Setting": name, "Value": text} for name, text in rows.items()], hide_index=True)

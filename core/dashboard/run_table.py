@@ -16,7 +16,8 @@ from core.access import Action
 from core.dashboard import draft, units
 from core.dashboard.access import why_not
 from core.dashboard.compare import parameters
-from core.dashboard.frame import STEPS, plain, told
+from core.dashboard.messages import plain, told
+from core.dashboard.navigation import STEPS
 from core.records import RUNS, Job, Kind, Status
 from core.store import Store
 

@@ -9,8 +9,8 @@ import streamlit as st
 
 from core.analysis.criteria import Stop, Thresholds
 from core.dashboard import draft, units
-from core.dashboard.frame import plain
 from core.dashboard.live import RunView
+from core.dashboard.messages import plain
 
 _FAMILIES = ("GL", "PQ", "UP", "patience")
 _MOST = 5

@@ -17,9 +17,11 @@ from core.analysis.criteria import epoch_numbers, series
 from core.analysis.scaling import Analysis, Timed, analyse, verdict
 from core.config import OPTIMIZER_NAMES, RunConfig, parse_config
 from core.dashboard import charts, draft, units
+from core.dashboard.about import summary
 from core.dashboard.access import why_not
-from core.dashboard.frame import RUNS, badge, boundary, plain, problem, run_share, told
-from core.dashboard.run_panel import summary
+from core.dashboard.job_status import run_share
+from core.dashboard.messages import badge, boundary, plain, problem, told
+from core.dashboard.navigation import RUNS
 from core.records import ACTIVE, Job, Scaling, Status
 from core.store import Store
 from core.study import report as study_report
