@@ -229,6 +229,12 @@ def test_what_the_address_says_is_a_value_of_its_setting(text: str) -> None:
         assert len(json.dumps(value, allow_nan=False)) < 20_000
 
 
+@given(text=st.text() | st.sampled_from(["11e52951", "12345678", "NaN", "null", "true", '"quoted"', "[1]"]))
+def test_a_text_comes_back_from_the_address(text: str) -> None:
+    for name in ("study", "compare", "compare.baseline", "runs.find", "stop.gl"):
+        assert draft._ADDRESSED[name].decoded(text) == text
+
+
 def test_settings_survive_a_page_switch(show: Open) -> None:
     app = show("pages/model.py")
     app.number_input(key="model.embedding_size").set_value(12).run()

@@ -53,8 +53,8 @@ class _Setting:
             value = json.loads(text)
         except (ValueError, RecursionError):
             value = text
-        # "5" may be meant as a number or as the text that it is.
-        for meant in (self._within(value), text):
+        # As a text first: of the id "11e52951", infinite as a number, nothing would be left.
+        for meant in (text, self._within(value)):
             try:
                 value = self.adapter.validate_python(meant)
             except ValidationError:
