@@ -12,6 +12,7 @@ import tensorflow as tf
 from core.analysis.calibration import BINS, inner_edges
 from core.config import ModelConfig, RunConfig
 from core.engine.execution import several_steps
+from core.engine.optimizers import optimizer_of
 from core.words import plural
 
 TOP_K = 5
@@ -228,7 +229,7 @@ def build(
     """
     model = _network(config.model, config.data.max_len, vocabulary, classes)
     model.compile(
-        optimizer=_optimizer(config),
+        optimizer=optimizer_of(config),
         # "sum" because the weights already divide by the rows of the whole batch.
         loss=keras.losses.SparseCategoricalCrossentropy(
             from_logits=config.model.from_logits, reduction="sum"
@@ -253,11 +254,6 @@ def _network(config: ModelConfig, max_len: int, vocabulary: int, classes: int) -
     if config.dropout:
         x = keras.layers.Dropout(config.dropout)(x)
     return ReplicatedModel(inputs, keras.layers.Dense(classes, activation="softmax")(x))
-
-
-def _optimizer(config: RunConfig) -> keras.optimizers.Optimizer:
-    kinds = {"nadam": keras.optimizers.Nadam, "adam": keras.optimizers.Adam, "sgd": keras.optimizers.SGD}
-    return kinds[config.model.optimizer](learning_rate=config.learning_rate)
 
 
 def describe(model: ReplicatedModel, per_replica_batch_size: int) -> dict[str, Any]:
