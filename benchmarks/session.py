@@ -84,10 +84,10 @@ class _Tab:
         self._seen.received_bytes += len(raw)
         message = ForwardMsg.FromString(raw)
         kind = message.WhichOneof("type")
-        if kind == "new_session":
-            self._page = message.new_session.page_script_hash
-            if not message.metadata.run.fragment_ids:
-                self._seen.is_live = False
+        if kind == "navigation":
+            self._page = message.navigation.page_script_hash
+        elif kind == "new_session" and not message.metadata.run.fragment_ids:
+            self._seen.is_live = False
         elif kind == "script_finished":
             self._runs += 1
             self._kept = {key: kept for key, kept in self._kept.items() if kept[0] > self._runs - 3}
