@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 import json
 import math
 import threading
@@ -147,7 +148,7 @@ def test_the_version_changes_with_what_is_shown_and_not_with_a_heartbeat(store: 
     def version() -> int:
         shown_run._read_at = 0.0
         shown_run.refresh()
-        return shown_run.version
+        return shown_run.versions
 
     before = version()
     store.report(job)
@@ -193,11 +194,11 @@ def test_the_log_keeps_its_newest_lines(store: Store) -> None:
 
 
 def test_looks_are_spread_evenly_and_slow_down_as_viewers_grow() -> None:
-    timetable = Timetable()
+    timetable = Timetable(lambda: 0.0)
     first = [timetable.wait_s(now=100.0) for _ in range(100)]
     assert first[0] == SHORTEST_S
     assert np.diff(first) == pytest.approx(REFRESH_S)
-    # A hundred viewers come around in four seconds; each waits for its turn, never longer.
+    # A hundred viewers come around in two seconds; each waits for its turn, never longer.
     due = sorted(100.0 + wait_s for wait_s in first)
     again = [timetable.wait_s(now=now) for now in due]
     assert again == pytest.approx([100 * REFRESH_S] * 100)
@@ -205,17 +206,27 @@ def test_looks_are_spread_evenly_and_slow_down_as_viewers_grow() -> None:
     assert timetable.wait_s(now=due[-1] + 100 * REFRESH_S) == SHORTEST_S
 
 
+def test_looks_take_most_of_a_processor_and_no_more() -> None:
+    used = itertools.count(step=0.03)
+    timetable = Timetable(lambda: next(used))
+    for _ in range(200):  # so many looks that each is known to cost 30 ms
+        timetable.wait_s(now=100.0)
+    apart = np.diff([timetable.wait_s(now=100.0) for _ in range(50)])
+    assert apart == pytest.approx(0.03 / 0.6, rel=1e-3)
+    assert timetable.wait_s(now=1e3) == SHORTEST_S
+
+
 def test_only_what_has_changed_is_drawn_anew(store: Store) -> None:
     job = running_run(store, epochs=1)
     shown_run = view(store, job.id)
-    drawn = Drawn(shown_run.version, shown_run.page_version)
+    drawn = Drawn(shown_run.versions)
 
     def look() -> list[str]:
         shown_run._read_at = 0.0
         shown_run.refresh()
         found = news(shown_run, drawn)
         if PANEL in found:  # which is drawn
-            drawn.version, drawn.page_version = shown_run.version, shown_run.page_version
+            drawn.versions = shown_run.versions
         return found
 
     assert look() == []
@@ -225,11 +236,13 @@ def test_only_what_has_changed_is_drawn_anew(store: Store) -> None:
     assert look() == ["progress", "batches", "machine"]
     assert look() == []
     store.report(job, metrics=[Metric("epoch", 561, 1, "train", "loss", 1.0, 0.0)])
-    assert look() == [PANEL]
+    assert look() == ["progress", "batches", "machine", "figures", "strips", "saved"]
+    store.report(job, logs=[LogLine(0.0, "info", "tensorflow", "A line.")])
+    assert look() == ["log"]
     store.request_stop(job.id)
     assert look() == [PANEL]
     waiting = view(store, store.submit(Kind.TRAIN, job.config))
-    seen = Drawn(waiting.version, waiting.page_version)
+    seen = Drawn(waiting.versions)
     # Its place in the queue depends on other runs.
     assert news(waiting, seen) == ["progress"]
 

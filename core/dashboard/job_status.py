@@ -51,7 +51,8 @@ def _active(store: Store) -> list[Job]:
 
 
 def _signature(jobs: list[Job]) -> tuple[tuple[str, Status], ...]:
-    return tuple((job.id, job.status) for job in jobs)
+    # Whoever waits for newswires to be prepared looks for that himself: `rerun_when_done`.
+    return tuple((job.id, job.status) for job in jobs if job.kind is Kind.TRAIN)
 
 
 def _status(store: Store, seen: tuple[tuple[str, Status], ...], title: str) -> None:

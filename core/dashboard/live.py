@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import streamlit as st
@@ -33,6 +33,22 @@ _MOST_LINES = 200
 """Lines of the log that are shown."""
 
 
+class Versions(NamedTuple):
+    """What is shown of a run; each is another number when it has changed.
+
+    Attributes:
+        step: Progress, and what was measured.
+        epoch: What is known of whole epochs.
+        log: Its lines.
+        page: The status, or which parts the page has.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    log: int = 0
+    page: int = 0
+
+
 class RunView:
     """A run's history, diagnosis and charts. Any number of threads may use one instance.
 
@@ -51,10 +67,7 @@ class RunView:
         self._read_at = 0.0
         self._heard_at = time.monotonic()
         self.job: Job = store.job(run_id)
-        self.version = 0
-        """Another number whenever something that is shown has changed."""
-        self.page_version = 0
-        """Another number when that was more than another step: an epoch, the status, the log."""
+        self.versions = Versions()
         self._forget()
 
     def _forget(self) -> None:
@@ -76,7 +89,7 @@ class RunView:
             before, self.job = self.job, self._store.job(self.job.id)
             if self.job.rewinds != before.rewinds:
                 self._forget()
-            seen = dict(self._last_id)
+            seen, shape = dict(self._last_id), self._shape
             self._read_steps()
             self._read_epochs()
             self._read_samples()
@@ -85,12 +98,23 @@ class RunView:
             same = replace(before, heartbeat_at=self.job.heartbeat_at, elapsed_s=self.job.elapsed_s)
             if self.job.heartbeat_at != before.heartbeat_at:
                 self._heard_at = time.monotonic()
-            if self._last_id != seen or self.job != same:
-                self.version += 1
-            same = replace(same, progress=self.job.progress, phase=self.job.phase)
-            if any(self._last_id[rows] != seen[rows] for rows in ("epoch", "log")) or self.job != same:
-                self.page_version += 1
+            moved = self.job != same
+            same = replace(
+                same, progress=self.job.progress, phase=self.job.phase, checkpoint=self.job.checkpoint
+            )
+            self.versions = Versions(
+                step=self.versions.step + (moved or {**self._last_id, "log": 0} != {**seen, "log": 0}),
+                epoch=self.versions.epoch + (self._last_id["epoch"] != seen["epoch"]),
+                log=self.versions.log + (self._last_id["log"] != seen["log"]),
+                page=self.versions.page + (self.job != same or self._shape != shape),
+            )
             self._read_at = time.monotonic()
+
+    @property
+    def _shape(self) -> tuple[Any, ...]:
+        """Tells which parts of the page there are."""
+        problem = (self.job.checkpoint or {}).get("problem")
+        return bool(self.history), self.diagnosis.best_epoch is not None, self.has_calibration, problem
 
     def _has_just_changed(self) -> bool:
         """A stop request must be seen at once by the one who made it."""
@@ -264,16 +288,18 @@ class RunView:
 
     def _once(self, key: tuple[Any, ...], depends: tuple[Any, ...], make: Callable[[], _Made]) -> _Made:
         """What was made under this key, or makes it when what it depends on has changed."""
-        with self._making:
-            known = self._made.get(key)
-            if known is not None and known[0] == depends:
-                before: _Made = known[1]
-                return before
-            if len(self._made) >= _MOST_KEPT:
-                self._made.clear()
-            made = make()
-            self._made[key] = depends, made
-            return made
+        known = self._made.get(key)
+        # Looked up without the lock too: a hundred viewers need not wait in line for what is there.
+        if known is None or known[0] != depends:
+            with self._making:
+                known = self._made.get(key)
+                if known is None or known[0] != depends:
+                    known = depends, make()
+                    if len(self._made) >= _MOST_KEPT:
+                        self._made.clear()
+                    self._made[key] = known
+        made: _Made = known[1]
+        return made
 
     def _batches(self, name: str) -> Series:
         return self._steps.get(name) or Series()

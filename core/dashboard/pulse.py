@@ -19,8 +19,12 @@ from core.errors import MirrorboardError
 
 SHORTEST_S = 1.0
 """Time between two looks when few people watch."""
-REFRESH_S = 0.04
-"""Time between the looks of any two viewers: twice what one costs, so that few wait for another's."""
+REFRESH_S = 0.02
+"""Least time between the looks of any two viewers."""
+_SHARE = 0.6
+"""Of the time of a processor that looks may take; beyond it one viewer would wait for many others."""
+_WEIGHT = 0.05
+"""Of the newest look in the running mean of what one costs."""
 
 _turns = itertools.count()
 
@@ -46,11 +50,18 @@ export default function ({ data, parentElement: here, setTriggerValue }) {
 class Timetable:
     """When everybody's next look is due. Any number of threads may use one instance.
 
-    Looks are spread evenly: many at once would make each wait for all the others.
+    Looks are spread evenly: many at once would make each wait for all the others. The more one costs, the
+    further apart they are.
+
+    Args:
+        used_s: Tells the processor time that everything here has used so far, in seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, used_s: Callable[[], float] = time.process_time) -> None:
         self._lock = threading.Lock()
+        self._used_s = used_s
+        self._used = used_s()
+        self._cost_s = 0.0
         self._last = 0.0
 
     def wait_s(self, now: float) -> float:
@@ -60,7 +71,9 @@ class Timetable:
             now: Time of a monotonic clock, s.
         """
         with self._lock:
-            self._last = max(now + SHORTEST_S, self._last + REFRESH_S)
+            before, self._used = self._used, self._used_s()
+            self._cost_s += _WEIGHT * (self._used - before - self._cost_s)
+            self._last = max(now + SHORTEST_S, self._last + max(REFRESH_S, self._cost_s / _SHARE))
             return self._last - now
 
 

@@ -9,11 +9,11 @@ from functools import partial
 import streamlit as st
 
 from core import retention
-from core.analysis.criteria import accuracy_name
+from core.analysis.criteria import Thresholds, accuracy_name
 from core.dashboard import charts, draft, forms, lifecycle, units
 from core.dashboard.access import is_hosted
 from core.dashboard.job_status import run_share
-from core.dashboard.live import RunView, view
+from core.dashboard.live import RunView, Versions, view
 from core.dashboard.log import explained
 from core.dashboard.messages import LOOKS, badge, boundary, plain, problem
 from core.dashboard.stopping import choose_lines, chosen_thresholds, lines, stopping
@@ -29,32 +29,35 @@ _AXES: dict[charts.Axis, str] = {"epoch": "Epochs", "step": "Steps"}
 
 PANEL = "run_panel"
 """Key of the fragment that is all of a run."""
-_PARTS = ["progress", "batches", "machine"]
-"""Keys of the fragments in it that change with every step; the rest changes after an epoch."""
+_PROGRESS = "progress"
+_AFTER_STEP = (_PROGRESS, "batches", "machine")
+_AFTER_EPOCH = ("figures", "strips", "saved")
+_LOG = "log"
+"""Keys of the fragments in it that are drawn anew after every step, every epoch, every line of the log."""
 _QUIET_S = 10.0
 """Seconds of silence that are no chance any more: an engine reports five times a second."""
 
 
 @dataclass
 class Drawn:
-    """What the page shows of a run: versions of its view."""
+    """What the page shows of a run."""
 
-    version: int = -1
-    page_version: int = -1
+    versions: Versions | None = None
 
 
 def news(shown: RunView, drawn: Drawn) -> list[str]:
     """Keys of the fragments to be drawn anew, none when nothing has changed since this was last asked."""
-    if shown.page_version != drawn.page_version:
+    before, now = drawn.versions, shown.versions
+    if before is None or now.page != before.page:
         return [PANEL]
     if shown.job.status is Status.QUEUED:
-        return _PARTS[:1]  # its place in the queue may have changed, and there is nothing else yet
+        return [_PROGRESS]  # its place in the queue may have changed, and there is nothing else yet
     if shown.silent_s > _QUIET_S:
-        return _PARTS[:1]  # how long it has been silent
-    if shown.version != drawn.version:
-        drawn.version = shown.version
-        return _PARTS
-    return []
+        return [_PROGRESS]  # how long it has been silent
+    drawn.versions = now
+    changed = list(_AFTER_STEP) if now.step != before.step else []
+    changed += _AFTER_EPOCH if now.epoch != before.epoch else ()
+    return [*changed, _LOG] if now.log != before.log else changed
 
 
 def live_panel(store: Store, run_id: str, drawn: Drawn | None) -> None:
@@ -72,7 +75,7 @@ def live_panel(store: Store, run_id: str, drawn: Drawn | None) -> None:
         if (drawn is None) != job.status.is_final:
             st.rerun()
         if drawn is not None:
-            drawn.version, drawn.page_version = shown.version, shown.page_version
+            drawn.versions = shown.versions
         _head(store, job)
         # A container for each part, empty or not: the charts must keep their place on the page, or the
         # browser would make new ones and forget what was zoomed and hidden.
@@ -80,15 +83,15 @@ def live_panel(store: Store, run_id: str, drawn: Drawn | None) -> None:
             _outcome(job)
         with st.container(key="run_progress"):
             if not job.status.is_final:
-                st.fragment(_progress, key="progress")(store, shown)
+                st.fragment(_progress, key=_PROGRESS)(store, shown)
         with st.container(key="run_figures"):
-            _figures(shown)
+            st.fragment(_figures, key="figures")(shown)
         with st.container(key="run_curves"):
             if job.status is not Status.QUEUED or shown.history:
                 _curves(shown)
         with st.container(key="run_stopping"):
             stopping(shown)
-        _log(shown)
+        st.fragment(_log, key=_LOG)(shown)
 
 
 def _head(store: Store, job: Job) -> None:
@@ -228,12 +231,30 @@ def _curves(shown: RunView) -> None:
         choose_lines()
     axis: charts.Axis = draft.value("axis") if shown.steps_per_epoch else "epoch"
     thresholds = chosen_thresholds()
-    stops = lines(shown.stops(thresholds))
     accuracy = draft.value("accuracy") if accuracies else None
-    st.fragment(_batches, key="batches")(shown, axis, stops, accuracy)
+    st.fragment(_batches, key="batches")(shown, axis, thresholds, accuracy)
+    st.fragment(_strips, key="strips")(shown, axis, thresholds)
+    with st.container(key="run_system"):
+        st.fragment(_machine, key="machine")(shown, axis)
+
+
+def _batches(shown: RunView, axis: charts.Axis, thresholds: Thresholds, accuracy: str | None) -> None:
+    with boundary():
+        stops = lines(shown.stops(thresholds))
+        left, right = st.columns(2)
+        with left:
+            charts.show(partial(shown.loss, axis, stops), key="loss_chart")
+        with right:
+            if accuracy is not None:
+                charts.show(partial(shown.accuracy, axis, stops, accuracy), key="accuracy_chart")
+
+
+def _strips(shown: RunView, axis: charts.Axis, thresholds: Thresholds) -> None:
+    """The charts of epochs."""
+    stops = lines(shown.stops(thresholds))
     # In containers of their own: a row that comes later must not push another to a new place, or the page
     # would shrink for a moment and jump under the viewer's pointer.
-    with st.container(key="run_strips"):
+    with boundary(), st.container(key="run_strips"):
         if shown.history:
             left, right = st.columns(2)
             with left:
@@ -242,7 +263,7 @@ def _curves(shown: RunView) -> None:
                 )
             with right:
                 charts.show(lambda part: shown.gap(axis, stops, part), key="gap_chart")
-    with st.container(key="run_calibration"):
+    with boundary(), st.container(key="run_calibration"):
         reliability = shown.reliability()
         left, right = st.columns(2)
         with left:
@@ -251,18 +272,6 @@ def _curves(shown: RunView) -> None:
         with right:
             if reliability is not None:
                 charts.show(reliability, key="reliability_chart")
-    with st.container(key="run_system"):
-        st.fragment(_machine, key="machine")(shown, axis)
-
-
-def _batches(shown: RunView, axis: charts.Axis, stops: dict[str, int], accuracy: str | None) -> None:
-    with boundary():
-        left, right = st.columns(2)
-        with left:
-            charts.show(partial(shown.loss, axis, stops), key="loss_chart")
-        with right:
-            if accuracy is not None:
-                charts.show(partial(shown.accuracy, axis, stops, accuracy), key="accuracy_chart")
 
 
 def _machine(shown: RunView, axis: charts.Axis) -> None:

@@ -10,7 +10,7 @@ import streamlit as st
 from core.analysis.criteria import Stop, Thresholds
 from core.dashboard import draft, units
 from core.dashboard.live import RunView
-from core.dashboard.messages import plain
+from core.dashboard.messages import boundary, plain
 
 _FAMILIES = ("GL", "PQ", "UP", "patience")
 _MOST = 5
@@ -118,10 +118,9 @@ def stopping(shown: RunView) -> None:
     """What stopping earlier would have brought, and what not stopping has cost."""
     if not shown.history or shown.diagnosis.best_epoch is None:
         return
-    stops = shown.stops(chosen_thresholds())
+    thresholds = chosen_thresholds()
     st.subheader("What would have happened", anchor=False)
-    _price(shown)
-    st.table([_row(stop) for stop in stops], hide_index=True, border="horizontal")
+    st.fragment(_saved, key="saved")(shown, thresholds)
     st.caption(
         "GL: validation loss so many percent above its lowest. PQ: GL divided by how much the training loss"
         " still falls within a strip of k epochs. UP: validation loss higher at the end of so many strips in"
@@ -137,6 +136,12 @@ def stopping(shown: RunView) -> None:
                     st.error(
                         f"{plain(str(error))} Until then the usual ones are used.", icon=":material/error:"
                     )
+
+
+def _saved(shown: RunView, thresholds: Thresholds) -> None:
+    with boundary():
+        _price(shown)
+        st.table([_row(stop) for stop in shown.stops(thresholds)], hide_index=True, border="horizontal")
 
 
 def _price(shown: RunView) -> None:
