@@ -2,7 +2,7 @@
 
 A timer of Streamlit's (``run_every``) ticks in the browser whether or not the last answer has come, so that
 a server with too many viewers falls ever further behind. Here the next question follows the last answer, and
-the server says when: a second later, or when its timetable has room, `REFRESH_S` after somebody else's.
+the server says when: a second later, or when its timetable has room.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SHORTEST_S = 1.0
 """Time between two looks when few people watch."""
 REFRESH_S = 0.02
 """Least time between the looks of any two viewers."""
-_SHARE = 0.6
-"""Of the time of a processor that looks may take; beyond it one viewer would wait for many others."""
 _WEIGHT = 0.05
-"""Of the newest look in the running mean of what one costs."""
+"""Of the newest look in the running mean of how long one takes."""
+_LOOKED_AT = "looked_at"
+"""In the session's state: when the look began that is under way."""
 
 _turns = itertools.count()
 
@@ -50,30 +50,26 @@ export default function ({ data, parentElement: here, setTriggerValue }) {
 class Timetable:
     """When everybody's next look is due. Any number of threads may use one instance.
 
-    Looks are spread evenly: many at once would make each wait for all the others. The more one costs, the
-    further apart they are.
-
-    Args:
-        used_s: Tells the processor time that everything here has used so far, in seconds.
+    Looks are spread evenly, as far apart as one takes: many at once would make each wait for all the others.
+    Whatever else keeps the processor busy makes looks longer, and so rarer.
     """
 
-    def __init__(self, used_s: Callable[[], float] = time.process_time) -> None:
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._used_s = used_s
-        self._used = used_s()
-        self._cost_s = 0.0
+        self._takes_s = 0.0
         self._last = 0.0
 
-    def wait_s(self, now: float) -> float:
+    def wait_s(self, now: float, took_s: float | None = None) -> float:
         """Gives somebody who has just looked the next free time, in seconds from now.
 
         Args:
             now: Time of a monotonic clock, s.
+            took_s: How long the look took; None when the whole page was drawn.
         """
         with self._lock:
-            before, self._used = self._used, self._used_s()
-            self._cost_s += _WEIGHT * (self._used - before - self._cost_s)
-            self._last = max(now + SHORTEST_S, self._last + max(REFRESH_S, self._cost_s / _SHARE))
+            if took_s is not None:
+                self._takes_s += _WEIGHT * (min(took_s, SHORTEST_S) - self._takes_s)
+            self._last = max(now + SHORTEST_S, self._last + max(REFRESH_S, self._takes_s))
             return self._last - now
 
 
@@ -88,6 +84,7 @@ def follow(news: Callable[[], list[str]]) -> None:
     """
 
     def look() -> None:
+        st.session_state[_LOOKED_AT] = time.monotonic()
         try:
             changed = news()
         except MirrorboardError:
@@ -101,5 +98,7 @@ def follow(news: Callable[[], list[str]]) -> None:
 
 
 def _tick(look: Callable[[], None]) -> None:
-    wait_s = _timetable.wait_s(time.monotonic())
+    now = time.monotonic()
+    began = st.session_state.pop(_LOOKED_AT, None)
+    wait_s = _timetable.wait_s(now, None if began is None else now - began)
     _ask(key="pulse_timer", data={"turn": next(_turns), "wait_s": wait_s}, on_due_change=look)
