@@ -118,18 +118,7 @@ def running_run(store: Store, *, epochs: int) -> Job:
     config = RunConfig.model_validate({"data": {"dataset": "synthetic"}})
     job = claimed(store, Kind.TRAIN, config.model_dump(mode="json"))
     now = time.time()
-    rows: list[Metric] = []
-    for epoch, values in enumerate(REFERENCE[:epochs]):
-        for name, value in zip(_NAMES, values[:2], strict=True):
-            rows += [
-                Metric("step", epoch * STEPS + step, epoch, "train", name, value, now)
-                for step in range(STEPS)
-            ]
-        for i, value in enumerate(values):
-            split = "train" if i < len(_NAMES) else "validation"
-            name = _NAMES[i % len(_NAMES)]
-            rows.append(Metric("epoch", (epoch + 1) * STEPS - 1, epoch, split, name, value, now))
-        rows.append(Metric("epoch", (epoch + 1) * STEPS - 1, epoch, "train", "duration_s", 4.0, now))
+    rows = [row for epoch in range(epochs) for row in rows_of(epoch)]
     progress = {
         "epoch": epochs - 1,
         "epochs": 10,
@@ -144,6 +133,20 @@ def running_run(store: Store, *, epochs: int) -> Job:
     log = [LogLine(now, "info", "tensorflow", "Using MirroredStrategy with devices")]
     store.report(job, phase="training", progress=progress, result=RESULT, metrics=rows, logs=log)
     return store.job(job.id)
+
+
+def rows_of(epoch: int) -> list[Metric]:
+    """What one epoch of the reference records, counted from 0."""
+    now, values, last = time.time(), REFERENCE[epoch], (epoch + 1) * STEPS - 1
+    rows = [
+        Metric("step", epoch * STEPS + step, epoch, "train", name, value, now)
+        for name, value in zip(_NAMES, values[:2], strict=True)
+        for step in range(STEPS)
+    ]
+    for i, value in enumerate(values):
+        split = "train" if i < len(_NAMES) else "validation"
+        rows.append(Metric("epoch", last, epoch, split, _NAMES[i % len(_NAMES)], value, now))
+    return [*rows, Metric("epoch", last, epoch, "train", "duration_s", 4.0, now)]
 
 
 def prepared(store: Store) -> Corpus:

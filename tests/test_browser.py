@@ -14,11 +14,11 @@ from playwright.sync_api import Browser, Page, expect
 
 from core.config import RunConfig
 from core.errors import DownloadFailed
-from core.records import Kind, Metric, Status
+from core.records import Kind, LogLine, Metric, Status
 from core.store import Store
 from tests.browser_app import CHROMIUM, PAGES, PHONE, chromium, dashboard, heading, settled, tab
 from tests.conftest import LONG, wait_for
-from tests.recorded import MACHINE, answered, claimed, finished_run, prepared, running_run
+from tests.recorded import MACHINE, answered, claimed, finished_run, prepared, rows_of, running_run
 
 pytestmark = pytest.mark.skipif(not shutil.which(CHROMIUM), reason=f"needs {CHROMIUM}")
 
@@ -374,6 +374,31 @@ def test_zoom_brings_finer_points_and_survives_a_refresh(
             wait_for(lambda: points(page) <= 1_000, 10, "the whole curve, thinned")
             assert chart(page, "loss_chart", visible) == pytest.approx([0, 10.2])
             assert chart(page, "loss_chart", "node._fullData[1].visible") == "legendonly"
+    finally:
+        store.finish(job.id, Status.STOPPED)
+        store.delete([job.id])
+
+
+def test_every_part_follows_the_epochs(browser: Browser, recorded: tuple[str, Store]) -> None:
+    address, store = recorded
+    job = running_run(store, epochs=3)
+    try:
+        with tab(browser) as page:
+            page.goto(f"{address}/training?run={job.id}")
+            heading(page, "Training")
+            rule = page.locator(".st-key-run_stopping tr", has_text="GL_2").first
+            expect(rule).to_contain_text("never")
+            expect(page.locator(".st-key-run_stopping")).to_contain_text("would have saved nothing")
+            page.get_by_text("Log (1 line)").wait_for()
+            store.report(job, metrics=rows_of(3))
+            expect(rule).to_contain_text("4")
+            expect(page.locator(".st-key-run_stopping")).to_contain_text("The price of not stopping: 1 epoch")
+            expect(page.locator(".st-key-run_figures")).to_contain_text("1.523")
+            marks = "(node.layout.annotations ?? []).map((mark) => mark.text).join()"
+            for key in ("loss_chart", "gl_chart"):
+                wait_for(lambda key=key: "GL_2" in chart(page, key, marks), 20, f"the stop line in {key}")
+            store.report(job, logs=[LogLine(0.0, "info", "tensorflow", "One more line.")])
+            page.get_by_text("Log (2 lines)").wait_for()
     finally:
         store.finish(job.id, Status.STOPPED)
         store.delete([job.id])
