@@ -13,9 +13,10 @@ from core.analysis.criteria import Thresholds, accuracy_name
 from core.dashboard import charts, draft, forms, lifecycle, units
 from core.dashboard.access import is_hosted
 from core.dashboard.job_status import run_share
-from core.dashboard.live import RunView, Versions, view
+from core.dashboard.live import RunView, view
 from core.dashboard.log import explained
 from core.dashboard.messages import LOOKS, badge, boundary, plain, problem
+from core.dashboard.reading import Versions
 from core.dashboard.stopping import choose_lines, chosen_thresholds, lines, stopping
 from core.records import Job, Kind, Status
 from core.store import Store
