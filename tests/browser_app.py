@@ -37,8 +37,14 @@ PAGES = {
 
 
 @contextmanager
-def dashboard(home: Path, **environment: str) -> Iterator[str]:
-    """Starts ``streamlit run`` on a free port and yields its address."""
+def dashboard(home: Path, *, logged: str = "", **environment: str) -> Iterator[str]:
+    """Starts ``streamlit run`` on a free port and yields its address.
+
+    Args:
+        home: Of the store.
+        logged: What must stand in the log, with a traceback; by default there must be none.
+        environment: More variables of the process.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -59,7 +65,8 @@ def dashboard(home: Path, **environment: str) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(timeout=20)
-    assert "Traceback" not in log.read_text("utf-8"), log.read_text("utf-8")
+    said = log.read_text("utf-8")
+    assert (logged in said) if logged else ("Traceback" not in said), said
 
 
 def _answers(address: str) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -14,6 +16,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from conftest import command, ended, json_of, wait_for
+from playwright.sync_api import expect
 
 from core import corpus
 from core.analysis.imported import read_history
@@ -24,6 +27,8 @@ from core.engine.checkpoints import Checkpoints
 from core.exports import exported, history_file, order
 from core.records import Kind, Status
 from core.report import history
+from core.store import Store
+from tests.browser_app import CHROMIUM, chromium, dashboard, heading, tab
 from tests.recorded import finished_run
 
 PREDICT = """
@@ -153,3 +158,63 @@ def test_what_cannot_be_exported_is_said(home, store, tmp_path):
     (tmp_path / "there").touch()
     done = command("export", job_id, "--format", "csv", "--output", str(tmp_path / "there"), home=home)
     assert (done.returncode, "exists already" in done.stderr) == (2, True)
+
+
+@pytest.mark.skipif(not shutil.which(CHROMIUM), reason=f"needs {CHROMIUM}")
+def test_a_file_that_cannot_be_made_is_told_with_the_reason_until_the_next_try(home):
+    values = {
+        "layout": {"strategy": "single", "logical_devices": 1},
+        "data": {"dataset": "synthetic", "max_len": 40},
+        "training": {"epochs": 1, "batch_size": 512},
+    }
+    with (
+        dashboard(home, logged="Callable execution failed") as address,
+        chromium() as browser,
+        tab(browser) as page,
+    ):
+        page.goto(address)  # engines are started from the first page on
+        heading(page, "Mirrorboard")
+        store = Store(home)
+        run = ended(store, store.submit(Kind.TRAIN, values))
+        assert run.status is Status.COMPLETED, run.error
+        folder = store.checkpoints(run.id)
+        page.goto(f"{address}/training?run={run.id}")
+        heading(page, "Training")
+        page.get_by_text("Take it away").click()
+        panel = page.get_by_test_id("stExpander").filter(has_text="Take it away")
+        button = lambda key: page.locator(f".st-key-export_{key} button").first  # noqa: E731
+        told = panel.get_by_test_id("stAlert")
+
+        (best,) = folder.glob("best-*.npz")
+        whole = best.read_bytes()
+        best.write_bytes(whole[: len(whole) // 2])
+        button("keras_best").click()
+        expect(told).to_contain_text("Best model, epoch 1, for Keras could not be made.", timeout=60_000)
+        expect(told).to_contain_text("The best model, of epoch 1, cannot be read.")
+        expect(told).to_contain_text("Its checkpoint is damaged or was deleted; try the other")
+        expect(page.get_by_text("Failed to generate file")).to_have_count(0, timeout=20_000)
+        expect(told).to_be_visible()  # longer than Streamlit's own
+
+        best.write_bytes(whole)
+        with page.expect_download(timeout=60_000) as model:
+            button("keras_best").click()
+            expect(told).to_contain_text("is being made")
+        assert zipfile.is_zipfile(model.value.path())
+        expect(told).to_have_count(0, timeout=20_000)
+
+        for state in folder.glob("state-*.npz"):
+            state.unlink()
+        button("savedmodel_last").click()
+        expect(told).to_contain_text("The last model, of epoch 1, cannot be read.", timeout=60_000)
+
+        # A disk that takes no file: its folder cannot be made.
+        shutil.rmtree(folder / "exports")
+        (folder / "exports").write_bytes(b"")
+        button("tensorboard_last").click()
+        expect(told).to_contain_text("TensorBoard event files could not be made.", timeout=60_000)
+        (folder / "exports").unlink()
+
+        store.delete([run.id])
+        button("csv").click()
+        expect(told).to_contain_text(re.compile("History, CSV could not be made. There is no run"))
+        store.close()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -13,9 +16,10 @@ import streamlit as st
 from core.access import Action
 from core.config import RunConfig
 from core.dashboard.access import why_not
+from core.dashboard.messages import boundary, plain, problem
 from core.dashboard.navigation import CODE, link
 from core.dashboard.server import soon
-from core.errors import EngineError, RunStateError
+from core.errors import EngineError, MirrorboardError, RunStateError
 from core.exports import (
     CodeFormat,
     Format,
@@ -30,7 +34,13 @@ from core.exports import (
 from core.records import Job, Kind, Status
 from core.store import Store
 
+_log = logging.getLogger(__name__)
 _PATIENCE_S = 60.0
+_BEGINS_WITHIN_S = 10.0
+_LOOK_S = 2.0
+"""Between two looks whether a file is there. Streamlit deletes it after the second, fetched or not (1.67)."""
+_TRIED = "download_tried"
+"""In the session's state: the last click."""
 _one_at_a_time = threading.Lock()
 """Two who ask for the same file would find that the other one has taken it away."""
 _MODELS: dict[Format, str] = {"keras": "for Keras", "savedmodel": "for serving (SavedModel)"}
@@ -41,17 +51,69 @@ _CODE: dict[CodeFormat, tuple[str, str]] = {
 }
 
 
+@dataclass
+class _Try:
+    """A click on a button, which the page and the thread that makes the file both know.
+
+    Streamlit makes the file outside of any page and tells the browser no more than that it failed (1.67).
+    """
+
+    run_id: str
+    what: str
+    clicked_at: float = 0.0
+    """Of a monotonic clock, s."""
+    has_begun: bool = False
+    over_at: float | None = None
+    """Of the same clock; None while it is being made."""
+    error: tuple[str, str] | None = None
+    """What went wrong, and what to do."""
+
+    def make(self, content: Callable[[], bytes]) -> bytes:
+        """Makes the file, and keeps what went wrong for the page."""
+        self.has_begun = True
+        try:
+            return content()
+        except MirrorboardError as error:
+            self.error = (f"{self.what} could not be made. {error.message}", error.hint)
+            raise
+        except Exception as error:
+            _log.exception("A file could not be made")
+            self.error = (
+                f"{self.what} could not be made ({type(error).__name__}).",
+                "Try again. If it comes back, the dashboard's log on the terminal has the details.",
+            )
+            raise
+        finally:
+            self.over_at = time.monotonic()
+
+    def click(self) -> None:
+        """Lets the page tell of this click, and of none before."""
+        self.clicked_at = time.monotonic()
+        st.session_state[_TRIED] = self
+
+    def look(self) -> None:
+        """Notices a file that nobody makes."""
+        if not self.has_begun and time.monotonic() > self.clicked_at + _BEGINS_WITHIN_S:
+            self.error = (f"{self.what} was not asked for: the page was drawn anew.", "Choose it again.")
+            self.over_at = time.monotonic()
+
+
 def downloads(store: Store, job: Job) -> None:
     """Buttons that make a file when they are clicked; draw them for a run that has ended."""
     with st.expander("Take it away", icon=":material/download:"):
+        st.fragment(_downloads)(store, job)
+
+
+def _downloads(store: Store, job: Job) -> None:
+    with boundary():
         with st.container(horizontal=True):
             for history, name in _HISTORIES.items():
-                st.download_button(
+                _button(
+                    job,
                     f"History, {name}",
-                    _history(store, job, history),
+                    partial(_history, store, job, history),
                     f"{job.id}-history.{history}",
                     key=f"export_{history}",
-                    on_click="ignore",
                 )
             if job.checkpoint_epochs:
                 _ordered(store, job, "tensorboard", "last", "History, TensorBoard event files")
@@ -67,6 +129,56 @@ def downloads(store: Store, job: Job) -> None:
             with st.container(horizontal=True, vertical_alignment="center"):
                 code_buttons(configuration(job), job.id)
                 link(CODE, "See the code")
+        _tell(job)
+
+
+def _tell(job: Job) -> None:
+    """What has become of the last click."""
+    tried: _Try | None = st.session_state.get(_TRIED)
+    if tried is None or tried.run_id != job.id:
+        return
+    if tried.over_at is None:
+        st.info(
+            f"{plain(tried.what)} is being made. It is saved as soon as it is there.",
+            icon=":material/hourglass_top:",
+        )
+        st.fragment(_wait, run_every=_LOOK_S)(tried)
+    elif tried.error is not None:
+        problem(*tried.error)
+
+
+def _wait(tried: _Try) -> None:
+    with boundary():
+        tried.look()
+        if tried.error is not None or (
+            tried.over_at is not None and time.monotonic() > tried.over_at + _LOOK_S
+        ):
+            st.rerun()
+
+
+def _button(
+    job: Job, label: str, content: Callable[[], bytes], name: str, *, key: str, reason: str | None = None
+) -> None:
+    """A button for a file that may fail to be made, which `_tell` then says.
+
+    Args:
+        job: The run.
+        label: What the file is.
+        content: Makes it.
+        name: Of the file.
+        key: Of the button.
+        reason: Why the viewer may not have it.
+    """
+    tried = _Try(job.id, label)
+    st.download_button(
+        label,
+        partial(tried.make, content),
+        name,
+        key=key,
+        on_click=tried.click,
+        disabled=reason is not None,
+        help=reason,
+    )
 
 
 def code_buttons(config: RunConfig, run_id: str) -> None:
@@ -88,8 +200,9 @@ def code_buttons(config: RunConfig, run_id: str) -> None:
         )
 
 
-def _history(store: Store, job: Job, kind: HistoryFormat) -> Callable[[], bytes]:
-    return lambda: history_file(store, job, kind)
+def _history(store: Store, job: Job, kind: HistoryFormat) -> bytes:
+    # Looked up again: of a run that was deleted meanwhile nothing would be left but the columns' names.
+    return history_file(store, store.job(job.id), kind)
 
 
 def made(store: Store, asked: dict[str, Any], file: Path) -> bytes:
@@ -106,7 +219,8 @@ def made(store: Store, asked: dict[str, Any], file: Path) -> bytes:
     with _one_at_a_time:
         done = soon(store, store.submit(Kind.EXPORT, asked), _PATIENCE_S)
         if done.status is not Status.COMPLETED:
-            error = done.error or {"message": "The export took too long.", "hint": "Try again."}
+            why = f"The job was {done.status}." if done.status.is_final else "It took too long."
+            error = done.error or {"message": why, "hint": "Try again."}
             raise EngineError(error["message"], error["hint"])
         try:
             return file.read_bytes()
@@ -117,13 +231,11 @@ def made(store: Store, asked: dict[str, Any], file: Path) -> bytes:
 def _ordered(store: Store, job: Job, kind: Format, which: Which, label: str) -> None:
     asked = order(job, kind, which)
     file = exported(store.checkpoints(job.id), asked)
-    reason = why_not(Action.WORK)
-    st.download_button(
+    _button(
+        job,
         label,
         partial(made, store, asked, file),
         file.name,
         key=f"export_{kind}_{which}",
-        on_click="ignore",
-        disabled=reason is not None,
-        help=reason,
+        reason=why_not(Action.WORK),
     )
