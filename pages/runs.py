@@ -26,12 +26,15 @@ def _import(store: Store) -> None:
                 "A file of `keras.callbacks.CSVLogger`, a `history.json`, or the event files of one"
                 " `keras.callbacks.TensorBoard` training, those of both splits together."
             )
+            reason = why_not(Action.IMPORT)
             uploads = st.file_uploader(
                 "Log",
                 accept_multiple_files=True,
                 key="import_files",
                 max_upload_size=MAX_BYTES // 1_000_000,
                 label_visibility="collapsed",
+                disabled=reason is not None,
+                help=reason,
             )
             left, right = st.columns(2)
             with left:
@@ -46,7 +49,6 @@ def _import(store: Store) -> None:
                     placeholder="Not known",
                     help="With the number of classes, a softmax applied twice can be recognised.",
                 )
-            reason = why_not(Action.IMPORT)
             asked = st.form_submit_button(
                 "Import",
                 key="import_now",

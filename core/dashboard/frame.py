@@ -113,4 +113,4 @@ def _without_store(error: MirrorboardError) -> None:
             "Mirrorboard keeps runs, measurements and prepared datasets there, so nothing works without it."
         )
     problem(error.message, error.hint)
-    st.button("Try again", icon=":material/refresh:", type="primary")
+    st.button("Try again", key="open_again", icon=":material/refresh:", type="primary")
