@@ -11,6 +11,7 @@ from playwright.sync_api import expect
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
+from core import corpus, newswire, predictions
 from core.access import Person, Role
 from core.config import RunConfig
 from core.errors import DownloadFailed
@@ -20,8 +21,9 @@ from core.records import RUNS, Kind, Scaling, Status
 from core.store import Store
 from tests.browser_app import CHROMIUM, DESKTOP, PAGES, chromium, dashboard, heading, settled
 from tests.conftest import ROOT, wait_for
+from tests.controls import ACTIONS
 from tests.identity_provider import provider, secrets_file
-from tests.recorded import MACHINE, answered, claimed, finished_run, prepared, running_run
+from tests.recorded import MACHINE, answered, claimed, evaluated, finished_run, prepared, running_run
 
 pytestmark = pytest.mark.skipif(not shutil.which(CHROMIUM), reason=f"needs {CHROMIUM}")
 
@@ -98,7 +100,7 @@ class Visitor:
     """Somebody at a page, who can also send what the page would not."""
 
     def __init__(self, site, page):
-        self.site, self.page, self.errors = site, page, []
+        self.site, self.page, self.errors, self.tried = site, page, [], set()
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.route_web_socket(re.compile("_stcore/stream"), self._listen)
 
@@ -150,8 +152,9 @@ class Visitor:
         settled(self.page)
 
     def open(self, path, **query):
+        query = {"data__dataset": "synthetic", **query}
         words = "&".join(f"{name.replace('__', '.')}={value}" for name, value in query.items())
-        self.page.goto(f"{self.site.address}/{path}?data.dataset=synthetic&{words}")
+        self.page.goto(f"{self.site.address}/{path}?{words}")
         # Not until nothing runs: a page that draws itself anew may never come to rest on a busy machine.
         title = self.page.get_by_role("heading", name=PAGES[path], exact=True, level=1)
         expect(title).to_be_visible(timeout=20_000)
@@ -172,6 +175,7 @@ class Visitor:
             key: Of the control.
             forged: Of the one whose click is sent; by default the same, to which Streamlit does not listen.
         """
+        self.tried |= {key, forged or key}
         control = self.control(key)
         expect(control).to_be_disabled(timeout=20_000)
         reason = self.page.get_by_role("tooltip").get_by_text(re.compile("may not"))
@@ -193,6 +197,7 @@ class Visitor:
 
     def changes(self, key, happened, *, inside=None):
         """A click on the control does what it says."""
+        self.tried |= {key, inside or key}
         expect(self.control(key)).to_be_enabled(timeout=20_000)
         self.control(key).click()
         if inside is not None:
@@ -240,6 +245,8 @@ class Walk:
         self.asks_for("retry_reuters", Kind.PREPARE)
         open_page("")
         self.asks_for("lesson", Kind.TRAIN)
+        open_page("data", data__dataset="reuters")
+        self.asks_for("retry_reuters", Kind.PREPARE)
         open_page("devices")
         self.asks_for("inspect", Kind.INSPECT)
         self.asks_for("check", Kind.CHECK)
@@ -266,16 +273,24 @@ class Walk:
         else:
             expect(self.visitor.page.get_by_text("Viewers may not set an engine to work.")).to_be_visible()
             assert self.store.jobs(kinds=[Kind.DESCRIBE]) == before
+        # It could not be built, nor could the one that viewers see.
+        for job in self.store.jobs(kinds=[Kind.DESCRIBE]):
+            self.store.finish(job.id, Status.FAILED, error=OFFLINE)
+        self.visitor.open("model", model__embedding_size=size)
+        self.asks_for("describe_again", Kind.DESCRIBE)
 
     def imports(self):
         self.visitor.open("runs")
         self.visitor.unfold("Import a training log")
         if not self.may(self.person):
             self.visitor.is_refused("import_now")
+            expect(self.visitor.page.locator(".st-key-import_files input[type=file]")).to_be_disabled()
+            self.visitor.tried.add("import_files")
             return
         log = {"name": "log.csv", "mimeType": "text/csv", "buffer": b"epoch,loss,val_loss\n0,2,2\n1,1,2\n"}
         self.visitor.page.locator(".st-key-import_files input[type=file]").set_input_files(log)
         expect(self.visitor.page.get_by_test_id("stFileChipName")).to_be_visible()
+        self.visitor.tried.add("import_files")
         before = {job.id for job in self.store.jobs()}
         self.visitor.changes("import_now", lambda: named(self.store, Kind.IMPORT, before))
         assert named(self.store, Kind.IMPORT, before)[0].owner == self.person
@@ -292,15 +307,23 @@ class Walk:
         run = self.run_of(owner, lambda store: finished_run(store, epochs=2, status=Status.STOPPED))
         status = lambda: self.store.job(run.id).status  # noqa: E731
         self.visitor.open("training", run=run.id)
-        if self.role is Role.VIEWER:
-            self.visitor.unfold("Take it away")
-            self.visitor.is_refused("export_keras_best")
         self.changes(owner, "resume", lambda: status() is Status.QUEUED)
+        self.leaves_the_queue(owner, run)
+        self.visitor.open("training", run=run.id, layout__logical_devices=4)
+        self.changes(owner, "resume_elsewhere", lambda: status() is Status.QUEUED)
         if self.may(owner):
-            self.store.request_stop(run.id)
-            self.visitor.open("training", run=run.id)
+            assert self.store.job(run.id).config["layout"]["logical_devices"] == 4
+        self.leaves_the_queue(owner, run)
+        self.visitor.open("training", run=run.id)
         self.changes(owner, "extend", lambda: status() is Status.QUEUED, forged="extend_now")
-        self.store.request_stop(run.id)
+        self.leaves_the_queue(owner, run)
+
+    def leaves_the_queue(self, owner, run):
+        if not self.may(owner):
+            assert self.store.job(run.id).status is Status.STOPPED
+            return
+        expect(self.visitor.control("stop")).to_contain_text("Leave the queue", timeout=20_000)
+        self.visitor.changes("stop", lambda: self.store.job(run.id).status is Status.STOPPED)
 
     def exports(self):
         """Reading what a run has come to is for everybody, an engine's work for runners."""
@@ -308,23 +331,34 @@ class Walk:
         self.visitor.open("training", run=run.id)
         page = self.visitor.page
         self.visitor.unfold("Take it away")
-        with page.expect_download() as history:
-            self.visitor.control("export_csv").click()
-        assert history.value.path().read_text().startswith("epoch,")
-        if not self.may(self.person):
-            self.visitor.is_refused("export_keras_best")
-            return
-        asked = order(run, "keras", "best")
-        file = exported(self.store.checkpoints(run.id), asked)
-        file.parent.mkdir(parents=True)
-        file.write_bytes(b"a model")
-        with page.expect_download() as model:
-            self.visitor.control("export_keras_best").click()
+        for kind in ("csv", "json", "parquet", "py", "ipynb"):
+            with page.expect_download() as free:
+                self.visitor.control(f"export_{kind}").click()
+            assert free.value.path().stat().st_size > 0, kind
+        for kind, which in (
+            ("tensorboard", "last"),
+            *((kind, which) for kind in ("keras", "savedmodel") for which in ("best", "last")),
+        ):
+            key = f"export_{kind}_{which}"
+            if self.may(self.person):
+                self.takes_away(run, kind, which, key)
+            else:
+                self.visitor.is_refused(key)
+
+    def takes_away(self, run, kind, which, key):
+        """An engine makes the file, in the person's name."""
+        page = self.visitor.page
+        self.visitor.tried.add(key)
+        file = exported(self.store.checkpoints(run.id), order(run, kind, which))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(key.encode())
+        with page.expect_download() as made:
+            self.visitor.control(key).click()
             job = wait_for(
                 lambda: page.wait_for_timeout(50) or self.store.claim([Kind.EXPORT], "e"), 20, "the export"
             )
             self.store.finish(job.id, Status.COMPLETED, result={"file": str(file)})
-        assert model.value.path().read_bytes() == b"a model"
+        assert made.value.path().read_bytes() == key.encode()
         assert job.owner == self.person
 
     def evaluates(self):
@@ -332,17 +366,38 @@ class Walk:
         run = self.run_of(OTHER, lambda store: finished_run(store, epochs=2))
         before = {job.id for job in self.store.jobs()}
         self.visitor.open("evaluate", run=run.id)
+        asked = predictions.order(run, "best")
         if not self.may(self.person):
             expect(self.visitor.page.get_by_text("Nobody has asked the model")).to_be_visible()
             assert named(self.store, Kind.EVALUATE, before) == []
-            return
-        jobs = wait_for(
-            lambda: self.visitor.page.wait_for_timeout(50) or named(self.store, Kind.EVALUATE, before),
-            60,
-            "the evaluation to be asked for",
-        )
-        assert jobs[0].owner == self.person
-        self.store.finish(jobs[0].id, Status.FAILED, error=OFFLINE)
+            self.fails(Kind.EVALUATE, asked)
+        else:
+            jobs = wait_for(
+                lambda: self.visitor.page.wait_for_timeout(50) or named(self.store, Kind.EVALUATE, before),
+                60,
+                "the evaluation to be asked for",
+            )
+            assert jobs[0].owner == self.person
+            self.store.finish(jobs[0].id, Status.FAILED, error=OFFLINE)
+        self.visitor.open("evaluate", run=run.id)
+        self.asks_for(f"evaluate_again_{run.id}", Kind.EVALUATE)
+
+        data = corpus.load(self.store.home, "synthetic")
+        evaluated(self.store, run, data)
+        self.visitor.open("evaluate", run=run.id)
+        words = self.visitor.page.locator("[class*=st-key-words_]").first
+        row = int(re.search(r"st-key-words_(\d+)", words.get_attribute("class"))[1])
+        read = newswire.read(data.text(data.rows("test")[row]), data, run.config["data"]["max_len"])
+        self.fails(Kind.CLASSIFY, predictions.question(asked, read.ids))
+        words.get_by_text("Words that mattered").click()
+        self.asks_for(f"words_of_{row}_again", Kind.CLASSIFY)
+        self.visitor.open("evaluate", run=run.id)
+        field = self.visitor.page.get_by_role("textbox", name="Newswire")
+        field.fill(f"word1 word2 word{3 + list(Role).index(self.role)}")
+        self.asks_for("classify", Kind.CLASSIFY)
+
+    def fails(self, kind, asked):
+        self.store.finish(claimed(self.store, kind, asked).id, Status.FAILED, error=OFFLINE)
 
     def edits(self, owner):
         run = self.run_of(owner, finished_run)
@@ -354,6 +409,7 @@ class Walk:
             ("tags", "save_tags", lambda: now().tags == ["new"]),
         ):
             if self.may(owner):
+                self.visitor.tried |= {key, inside}
                 expect(self.visitor.control(key)).to_be_enabled()
                 self.visitor.control(key).click()
                 field = page.get_by_role("textbox", name="Name", exact=True).last
@@ -395,6 +451,10 @@ def test_every_action_is_done_or_refused_as_the_role_has_it(site, name, person, 
         for owner in (person, OTHER) if role is Role.RUNNER else (OTHER,):
             for step in (walk.ends, walk.goes_on, walk.edits, walk.stops_a_study):
                 step(owner)
+        inside = {"extend_epochs", r"name_\w+", r"tags_\w+"}  # what a button beside them sends
+        assert {
+            pattern for pattern in ACTIONS if not any(re.fullmatch(pattern, key) for key in visitor.tried)
+        } == inside
 
 
 def test_nobody_sees_anything_before_signing_in_or_after_signing_out(site):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +15,7 @@ import streamlit as st
 from core.access import Action
 from core.config import RunConfig
 from core.dashboard.access import why_not
-from core.dashboard.messages import boundary, plain, problem
+from core.dashboard.messages import boundary, problem
 from core.dashboard.navigation import CODE, link
 from core.dashboard.server import soon
 from core.errors import EngineError, MirrorboardError, RunStateError
@@ -36,11 +35,8 @@ from core.store import Store
 
 _log = logging.getLogger(__name__)
 _PATIENCE_S = 60.0
-_BEGINS_WITHIN_S = 10.0
-_LOOK_S = 2.0
-"""Between two looks whether a file is there. Streamlit deletes it after the second, fetched or not (1.67)."""
-_TRIED = "download_tried"
-"""In the session's state: the last click."""
+_TRIES = "download_tries"
+"""In the session's state: what became of clicks on the buttons."""
 _one_at_a_time = threading.Lock()
 """Two who ask for the same file would find that the other one has taken it away."""
 _MODELS: dict[Format, str] = {"keras": "for Keras", "savedmodel": "for serving (SavedModel)"}
@@ -51,109 +47,110 @@ _CODE: dict[CodeFormat, tuple[str, str]] = {
 }
 
 
-@dataclass
-class _Try:
-    """A click on a button, which the page and the thread that makes the file both know.
+# Streamlit makes such a file outside of any page and tells the browser only that it failed (1.67). After a
+# click this asks every second what came of it; the buttons must not be drawn anew meanwhile, because that
+# takes the order back.
+_ask = st.components.v2.component(
+    "mirrorboard_downloads",
+    js="""
+export default function ({ data, parentElement: here, setTriggerValue }) {
+  here.over = data;
+  if (here.listens) return;
+  here.listens = true;
+  const ask = (wanted, left) => {
+    if (!here.isConnected || here.over >= wanted || left === 0) return;
+    setTriggerValue("asked", Date.now());
+    setTimeout(ask, 1000, wanted, left - 1);
+  };
+  const clicked = (event) => {
+    if (!here.isConnected) return document.removeEventListener("click", clicked, true);
+    if (event.target.closest(".st-key-downloads button:enabled")) setTimeout(ask, 500, here.over + 1, 90);
+  };
+  document.addEventListener("click", clicked, true);  // before the button turns itself off
+}
+""",
+)
 
-    Streamlit makes the file outside of any page and tells the browser no more than that it failed (1.67).
+
+@dataclass
+class _Tries:
+    """What became of clicks: written where the files are made, read by the page.
+
+    Attributes:
+        over: How many have come to an end.
+        run_id: Of the last one.
+        error: What went wrong with it, and what to do.
     """
 
-    run_id: str
-    what: str
-    clicked_at: float = 0.0
-    """Of a monotonic clock, s."""
-    has_begun: bool = False
-    over_at: float | None = None
-    """Of the same clock; None while it is being made."""
+    over: int = 0
+    run_id: str = ""
     error: tuple[str, str] | None = None
-    """What went wrong, and what to do."""
 
-    def make(self, content: Callable[[], bytes]) -> bytes:
-        """Makes the file, and keeps what went wrong for the page."""
-        self.has_begun = True
+    def make(self, run_id: str, what: str, content: Callable[[], bytes]) -> bytes:
+        """Makes a file, and keeps what went wrong."""
+        self.run_id, self.error = run_id, None
         try:
             return content()
         except MirrorboardError as error:
-            self.error = (f"{self.what} could not be made. {error.message}", error.hint)
+            self.error = (f"{what} could not be made. {error.message}", error.hint)
             raise
         except Exception as error:
             _log.exception("A file could not be made")
             self.error = (
-                f"{self.what} could not be made ({type(error).__name__}).",
+                f"{what} could not be made ({type(error).__name__}).",
                 "Try again. If it comes back, the dashboard's log on the terminal has the details.",
             )
             raise
         finally:
-            self.over_at = time.monotonic()
-
-    def click(self) -> None:
-        """Lets the page tell of this click, and of none before."""
-        self.clicked_at = time.monotonic()
-        st.session_state[_TRIED] = self
-
-    def look(self) -> None:
-        """Notices a file that nobody makes."""
-        if not self.has_begun and time.monotonic() > self.clicked_at + _BEGINS_WITHIN_S:
-            self.error = (f"{self.what} was not asked for: the page was drawn anew.", "Choose it again.")
-            self.over_at = time.monotonic()
+            self.over += 1
 
 
 def downloads(store: Store, job: Job) -> None:
     """Buttons that make a file when they are clicked; draw them for a run that has ended."""
     with st.expander("Take it away", icon=":material/download:"):
-        st.fragment(_downloads)(store, job)
-
-
-def _downloads(store: Store, job: Job) -> None:
-    with boundary():
-        with st.container(horizontal=True):
-            for history, name in _HISTORIES.items():
-                _button(
-                    job,
-                    f"History, {name}",
-                    partial(_history, store, job, history),
-                    f"{job.id}-history.{history}",
-                    key=f"export_{history}",
-                )
-            if job.checkpoint_epochs:
-                _ordered(store, job, "tensorboard", "last", "History, TensorBoard event files")
-        for which in get_args(Which):
-            with st.container(horizontal=True):
-                for model, use in _MODELS.items():
-                    try:
-                        epoch = order(job, model, which)["epoch"]
-                    except RunStateError:
-                        continue
-                    _ordered(store, job, model, which, f"{which.capitalize()} model, epoch {epoch}, {use}")
+        with st.container(key="downloads"):
+            _files(store, job)
         if job.kind is Kind.TRAIN:
             with st.container(horizontal=True, vertical_alignment="center"):
                 code_buttons(configuration(job), job.id)
                 link(CODE, "See the code")
-        _tell(job)
+        st.fragment(_tell)(job.id)
 
 
-def _tell(job: Job) -> None:
-    """What has become of the last click."""
-    tried: _Try | None = st.session_state.get(_TRIED)
-    if tried is None or tried.run_id != job.id:
-        return
-    if tried.over_at is None:
-        st.info(
-            f"{plain(tried.what)} is being made. It is saved as soon as it is there.",
-            icon=":material/hourglass_top:",
-        )
-        st.fragment(_wait, run_every=_LOOK_S)(tried)
-    elif tried.error is not None:
-        problem(*tried.error)
+def _files(store: Store, job: Job) -> None:
+    with st.container(horizontal=True):
+        for history, name in _HISTORIES.items():
+            _button(
+                job,
+                f"History, {name}",
+                partial(_history, store, job, history),
+                f"{job.id}-history.{history}",
+                key=f"export_{history}",
+            )
+        if job.checkpoint_epochs:
+            _ordered(store, job, "tensorboard", "last", "History, TensorBoard event files")
+    for which in get_args(Which):
+        with st.container(horizontal=True):
+            for model, use in _MODELS.items():
+                try:
+                    epoch = order(job, model, which)["epoch"]
+                except RunStateError:
+                    continue
+                _ordered(store, job, model, which, f"{which.capitalize()} model, epoch {epoch}, {use}")
 
 
-def _wait(tried: _Try) -> None:
+def _tries() -> _Tries:
+    tries: _Tries = st.session_state.setdefault(_TRIES, _Tries())
+    return tries
+
+
+def _tell(run_id: str) -> None:
+    """What has become of the last click, until the next."""
     with boundary():
-        tried.look()
-        if tried.error is not None or (
-            tried.over_at is not None and time.monotonic() > tried.over_at + _LOOK_S
-        ):
-            st.rerun()
+        tries = _tries()
+        if tries.run_id == run_id and tries.error is not None:
+            problem(*tries.error)
+        _ask(key="download_news", data=tries.over, on_asked_change=lambda: None)
 
 
 def _button(
@@ -169,13 +166,12 @@ def _button(
         key: Of the button.
         reason: Why the viewer may not have it.
     """
-    tried = _Try(job.id, label)
     st.download_button(
         label,
-        partial(tried.make, content),
+        partial(_tries().make, job.id, label, content),
         name,
         key=key,
-        on_click=tried.click,
+        on_click="ignore",
         disabled=reason is not None,
         help=reason,
     )
