@@ -28,7 +28,7 @@ from core.exports import exported, history_file, order
 from core.records import Kind, Status
 from core.report import history
 from core.store import Store
-from tests.browser_app import CHROMIUM, chromium, dashboard, heading, tab
+from tests.browser_app import CHROMIUM, chromium, dashboard, heading, settled, tab
 from tests.recorded import finished_run
 
 PREDICT = """
@@ -213,6 +213,9 @@ def test_a_file_that_cannot_be_made_is_told_with_the_reason_until_the_next_try(h
         expect(told).to_contain_text("TensorBoard event files could not be made.", timeout=60_000)
         (folder / "exports").unlink()
 
+        page.keyboard.press("r")  # the whole page is drawn anew, and still tells
+        settled(page)
+        expect(told).to_contain_text("TensorBoard event files could not be made.")
         store.delete([run.id])
         button("csv").click()
         expect(told).to_contain_text(re.compile("History, CSV could not be made. There is no run"))

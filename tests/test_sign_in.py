@@ -7,7 +7,7 @@ import shutil
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Error, expect
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
@@ -182,7 +182,11 @@ class Visitor:
 
         def says_why():
             self.page.mouse.move(0, 0)
-            control.hover(force=True)  # what is off takes no pointer, its surroundings do
+            control.scroll_into_view_if_needed()
+            try:
+                control.hover(force=True)  # what is off takes no pointer, its surroundings do
+            except Error:
+                return False  # a page that is being drawn has moved it away
             self.page.wait_for_timeout(300)
             return reason.is_visible()
 

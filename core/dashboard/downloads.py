@@ -46,7 +46,6 @@ _CODE: dict[CodeFormat, tuple[str, str]] = {
     "ipynb": ("Notebook", "application/x-ipynb+json"),
 }
 
-
 # Streamlit makes such a file outside of any page and tells the browser only that it failed (1.67). After a
 # click this asks every second what came of it; the buttons must not be drawn anew meanwhile, because that
 # takes the order back.
@@ -55,16 +54,21 @@ _ask = st.components.v2.component(
     js="""
 export default function ({ data, parentElement: here, setTriggerValue }) {
   here.over = data;
+  here.tell = setTriggerValue;  // that of an earlier drawing may go nowhere
   if (here.listens) return;
   here.listens = true;
-  const ask = (wanted, left) => {
-    if (!here.isConnected || here.over >= wanted || left === 0) return;
-    setTriggerValue("asked", Date.now());
-    setTimeout(ask, 1000, wanted, left - 1);
+  here.wanted = data;
+  const ask = (left) => {
+    if (!here.isConnected || here.over >= here.wanted) return;
+    if (left === 0) return void (here.wanted = here.over);
+    here.tell("asked", Date.now());
+    setTimeout(ask, 1000, left - 1);
   };
   const clicked = (event) => {
     if (!here.isConnected) return document.removeEventListener("click", clicked, true);
-    if (event.target.closest(".st-key-downloads button:enabled")) setTimeout(ask, 500, here.over + 1, 90);
+    if (!event.target.closest(".st-key-downloads button:enabled")) return;
+    here.wanted = Math.max(here.wanted, here.over) + 1;
+    setTimeout(ask, 500, 90);
   };
   document.addEventListener("click", clicked, true);  // before the button turns itself off
 }
