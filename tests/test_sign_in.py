@@ -347,6 +347,7 @@ class Walk:
             if self.may(self.person):
                 self.takes_away(run, kind, which, key)
             else:
+                self.visitor.unfold("Take it away")
                 self.visitor.is_refused(key)
 
     def takes_away(self, run, kind, which, key):
