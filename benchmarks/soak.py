@@ -1,35 +1,41 @@
 """Short runs back to back while harm is done to them at random: what is lost, and what is left over.
 
 Usage: ``python -m benchmarks.soak [--runs N] [--seed N] [--json] [--write]``. A launcher, in a process of
-its own as on a server, looks after a store; each run meets one fate, chosen by the seed: none, a stop, a
-pause and a resume, SIGTERM, SIGKILL and a resume, or the launcher's death and a new one. A run that ends
-otherwise than its fate says counts as wrong, each step or epoch that is missing, or there twice, as a lost
-row.
+its own as on a server, looks after a store, and a dashboard shows each run to a viewer. Each run meets one
+fate, chosen by the seed: none, a stop, a pause and a resume, SIGTERM, SIGKILL and a resume, or the launcher's
+death and a new one. A run that ends otherwise than its fate says counts as wrong, each step or epoch that is
+missing, or there twice, as a lost row, and one whose curve never came to its viewer as unseen. Needs
+``tests/requirements.txt``.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import click
+import psutil
 
 from benchmarks.memory import resident_mib
+from benchmarks.session import Seen, watch
 from benchmarks.tables import Columns, publish
 from core import retention
 from core.errors import RunStateError
 from core.processes import is_alive
 from core.records import Job, Kind, Status
 from core.store import Store
+from tests.browser_app import dashboard
 
 ROOT = Path(__file__).parent.parent
 CONFIG: dict[str, Any] = {
@@ -42,15 +48,19 @@ STEPS = 36
 """Of an epoch."""
 _POLL_S = 0.05
 _PATIENCE_S = 120.0
+_SEEN_S = 20.0
+"""From a run's end until its viewer must have seen its curve."""
 
 COLUMNS: Columns = {
     "runs": ("Runs", "{:,}"),
     "fates": ("Fates", "{}"),
     "wrong": ("Wrong status", "{:,}"),
     "lost": ("Lost rows", "{:,}"),
+    "unseen": ("Unseen", "{:,}"),
     "left_over": ("Files left over", "{:,}"),
     "orphans": ("Processes left over", "{:,}"),
     "launcher_mib": ("Launcher, MiB, first and last tenth", "{}"),
+    "dashboard_mib": ("Dashboard, MiB, first and last tenth", "{}"),
     "desk_mib": ("Desk engine, MiB, first and last tenth", "{}"),
     "kb_each": ("Disk, kB a run, first and last half", "{}"),
     "seconds_each": ("Seconds a run", "{:.1f}"),
@@ -91,29 +101,51 @@ class Soak:
 
     Args:
         home: Folder of the store.
+        address: Of a dashboard that shows it.
         seed: Of the choice of fates and moments.
     """
 
-    def __init__(self, home: Path, seed: int) -> None:
+    def __init__(self, home: Path, address: str, seed: int) -> None:
         self.store = Store(home)
+        self._address = address.removeprefix("http://")
         self.server = Server(home)
         self._random = random.Random(seed)  # noqa: S311 - it must come out the same again
         self.fates: dict[str, int] = dict.fromkeys(_FATES, 0)
         self.wrong = 0
         self.lost = 0
+        self.unseen = 0
 
     def run(self) -> None:
         """One run and its fate."""
         fate = self._random.choice(list(_FATES))
         self.fates[fate] += 1
         job_id = self.store.submit(Kind.TRAIN, CONFIG)
-        wanted = _FATES[fate](self, job_id)
-        job = self.until(job_id, lambda job: job.status.is_final)
+        with self._watched(job_id):
+            wanted = _FATES[fate](self, job_id)
+            job = self.until(job_id, lambda job: job.status.is_final)
         if job.status not in wanted:
             self.wrong += 1
             click.echo(f"{fate}: run {job_id} is {job.status}, not {wanted[0]}. {job.error}", err=True)
         self.lost += self._missing(job)
         self._settle()
+
+    @contextmanager
+    def _watched(self, job_id: str) -> Iterator[None]:
+        """Somebody looks at a run meanwhile, until he has seen its curve."""
+        seen, is_over = Seen(), threading.Event()
+        viewer = threading.Thread(
+            target=lambda: asyncio.run(watch(self._address, job_id, seen, is_over.is_set)), daemon=True
+        )
+        viewer.start()
+        try:
+            yield
+            deadline = time.monotonic() + _SEEN_S
+            while not seen.figures and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+            self.unseen += not seen.figures
+        finally:
+            is_over.set()
+            viewer.join()
 
     def _settle(self) -> None:
         """Waits until a launcher that has just been started has cleaned up after the one before."""
@@ -223,8 +255,13 @@ _FATES: dict[str, Callable[[Soak, str], _Wanted]] = {
 
 def measure(home: Path, runs: int, seed: int) -> dict[str, Any]:
     """Does the harm and counts."""
-    soak = Soak(home, seed)
-    launcher_mib, desk_mib, bytes_after = [], [], [0]
+    with dashboard(home, MIRRORBOARD_WATCH="1") as address:
+        (shows,) = (child for child in psutil.Process().children() if "streamlit" in child.cmdline())
+        return _measure(Soak(home, address, seed), shows.pid, home, runs)
+
+
+def _measure(soak: Soak, dashboard_pid: int, home: Path, runs: int) -> dict[str, Any]:
+    launcher_mib, dashboard_mib, desk_mib, bytes_after = [], [], [], [0]
     began = time.monotonic()
     engines: set[tuple[int, float, str]] = set()
     try:
@@ -232,6 +269,7 @@ def measure(home: Path, runs: int, seed: int) -> dict[str, Any]:
             soak.run()
             engines |= {(e.pid, e.pid_started_at, e.boot_id) for e in soak.store.engines()}
             launcher_mib.append(resident_mib(soak.server.pid))
+            dashboard_mib.append(resident_mib(dashboard_pid))
             desk_mib.append(soak.desk_mib())
             bytes_after.append(retention.room(home).total_bytes)
     finally:
@@ -246,10 +284,17 @@ def measure(home: Path, runs: int, seed: int) -> dict[str, Any]:
         "fates": ", ".join(f"{count} {fate}" for fate, count in soak.fates.items()),
         "wrong": soak.wrong,
         "lost": soak.lost,
+        "unseen": soak.unseen,
         "left_over": len(left_over),
         "orphans": sum(is_alive(*engine) for engine in engines),
-        "launcher_mib": f"{max(launcher_mib[:tenth]):,.0f}, {max(launcher_mib[-tenth:]):,.0f}",
-        "desk_mib": f"{max(desk_mib[:tenth]):,.0f}, {max(desk_mib[-tenth:]):,.0f}",
+        **{
+            name: f"{max(mib[:tenth]):,.0f}, {max(mib[-tenth:]):,.0f}"
+            for name, mib in (
+                ("launcher_mib", launcher_mib),
+                ("dashboard_mib", dashboard_mib),
+                ("desk_mib", desk_mib),
+            )
+        },
         "kb_each": f"{(bytes_after[half] - bytes_after[1]) / 1e3 / max(half - 1, 1):,.0f},"
         f" {(bytes_after[-1] - bytes_after[half]) / 1e3 / max(runs - half, 1):,.0f}",
         "seconds_each": seconds_each,
@@ -264,9 +309,9 @@ def measure(home: Path, runs: int, seed: int) -> dict[str, Any]:
 def main(runs: int, seed: int, *, as_json: bool, write: bool) -> None:
     """Measures, and prints the table. Exit code 1: something was lost, wrong or left over."""
     with tempfile.TemporaryDirectory() as folder:
-        row = measure(Path(folder), runs, seed)
+        row = measure(Path(folder) / "home", runs, seed)
     publish("soak", [row], COLUMNS, packages=["tensorflow", "keras"], as_json=as_json, write=write)
-    if row["wrong"] or row["lost"] or row["left_over"] or row["orphans"]:
+    if any(row[count] for count in ("wrong", "lost", "unseen", "left_over", "orphans")):
         raise SystemExit(1)
 
 

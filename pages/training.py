@@ -216,7 +216,7 @@ def _run(store: Store, run_id: str) -> None:
     st.fragment(live_panel, key=PANEL)(store, run_id, drawn)
     about(job)
     if drawn is not None:
-        follow(lambda: news(view(store, run_id), drawn))
+        follow(lambda: news(view(store, run_id), drawn), lambda: shown.is_starting)
     else:
         if job.checkpoint_epochs:
             link(EVALUATE, "Evaluate this run's model")

@@ -7,6 +7,7 @@ import base64
 import json
 import math
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -203,6 +204,7 @@ def test_looks_are_spread_evenly_and_slow_down_as_viewers_grow() -> None:
     assert again == pytest.approx([100 * REFRESH_S] * 100)
     # When most have gone, the others look every second again.
     assert timetable.wait_s(now=due[-1] + 100 * REFRESH_S) == SHORTEST_S
+    assert timetable.wait_s(now=1e3, least_s=0.2) == pytest.approx(0.2)
 
 
 def test_looks_that_take_long_are_further_apart() -> None:
@@ -247,6 +249,26 @@ def test_only_what_has_changed_is_drawn_anew(store: Store) -> None:
     seen = Drawn(waiting.versions)
     # Its place in the queue depends on other runs.
     assert news(waiting, seen) == ["progress"]
+
+
+def test_a_run_that_is_about_to_begin_is_looked_at_more_often(store: Store) -> None:
+    behind = view(store, store.submit(Kind.TRAIN, {}))
+    assert behind.is_starting
+    behind._heard_at -= 60.0  # no engine has come
+    assert not behind.is_starting
+    first = view(store, behind.job.id)
+    engine_id = "engine"
+    claimed_run = store.claim([Kind.TRAIN], engine_id)
+    assert claimed_run is not None
+    waiting = view(store, store.submit(Kind.TRAIN, {}))
+    assert not waiting.is_starting
+    first._heard_at, first._read_at = time.monotonic(), 0.0
+    first.refresh()
+    assert first.is_starting
+    add_steps(store, claimed_run, noise(1), first=0)
+    first._read_at = 0.0
+    first.refresh()
+    assert not first.is_starting
 
 
 def test_a_page_with_nothing_new_is_sent_nothing(store: Store) -> None:

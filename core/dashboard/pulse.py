@@ -19,6 +19,8 @@ from core.errors import MirrorboardError
 
 SHORTEST_S = 1.0
 """Time between two looks when few people watch."""
+_SOON_S = 0.2
+"""The same, of somebody who waits for something to begin."""
 REFRESH_S = 0.02
 """Least time between the looks of any two viewers."""
 _WEIGHT = 0.05
@@ -59,28 +61,30 @@ class Timetable:
         self._takes_s = 0.0
         self._last = 0.0
 
-    def wait_s(self, now: float, took_s: float | None = None) -> float:
+    def wait_s(self, now: float, took_s: float | None = None, least_s: float = SHORTEST_S) -> float:
         """Gives somebody who has just looked the next free time, in seconds from now.
 
         Args:
             now: Time of a monotonic clock, s.
             took_s: How long the look took; None when the whole page was drawn.
+            least_s: The least time to give.
         """
         with self._lock:
             if took_s is not None:
                 self._takes_s += _WEIGHT * (min(took_s, SHORTEST_S) - self._takes_s)
-            self._last = max(now + SHORTEST_S, self._last + max(REFRESH_S, self._takes_s))
+            self._last = max(now + least_s, self._last + max(REFRESH_S, self._takes_s))
             return self._last - now
 
 
 _timetable = Timetable()
 
 
-def follow(news: Callable[[], list[str]]) -> None:
+def follow(news: Callable[[], list[str]], is_soon: Callable[[], bool] = lambda: False) -> None:
     """Draws parts of the page anew whenever something has changed, and sends nothing when not.
 
     Args:
         news: Keys of the fragments in which something has changed. The sidebar's is drawn with them.
+        is_soon: Whether the viewer waits for something that is about to begin.
     """
 
     def look() -> None:
@@ -94,11 +98,12 @@ def follow(news: Callable[[], list[str]]) -> None:
 
     st.session_state[FOLLOWED] = True
     with st.container(key="pulse"):
-        st.fragment(_tick, key="pulse")(look)
+        st.fragment(_tick, key="pulse")(look, is_soon)
 
 
-def _tick(look: Callable[[], None]) -> None:
+def _tick(look: Callable[[], None], is_soon: Callable[[], bool]) -> None:
     now = time.monotonic()
     began = st.session_state.pop(_LOOKED_AT, None)
-    wait_s = _timetable.wait_s(now, None if began is None else now - began)
+    took_s = None if began is None else now - began
+    wait_s = _timetable.wait_s(now, took_s, _SOON_S if is_soon() else SHORTEST_S)
     _ask(key="pulse_timer", data={"turn": next(_turns), "wait_s": wait_s}, on_due_change=look)

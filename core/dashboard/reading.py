@@ -15,11 +15,13 @@ from core import report
 from core.analysis.calibration import ERROR
 from core.analysis.overfitting import Diagnosis, diagnose
 from core.dashboard.charts import Series
-from core.records import ACTIVE, Job, Kind, LogLine
+from core.records import ACTIVE, Job, Kind, LogLine, Status
 from core.store import Store
 
 _FRESH_S = 0.5
 """Within this time a second viewer gets what the first one's refresh has read."""
+_STARTING_S = 30.0
+"""Without a sign of an engine for so long, a start is not expected at any moment any more."""
 _MOST_LINES = 200
 """Lines of the log that are shown."""
 
@@ -142,6 +144,14 @@ class Reading:
         The times in the store would say otherwise whenever somebody sets the clock.
         """
         return time.monotonic() - self._heard_at if self.job.status in ACTIVE else 0.0
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether the first step is about to come: nothing is before the run, and there is life in it."""
+        if self._steps or time.monotonic() - self._heard_at > _STARTING_S:
+            return False
+        is_next = self.job.status is Status.QUEUED and not self._store.ahead_of(self.job)
+        return is_next or self.job.status is Status.RUNNING
 
     @property
     def steps_per_epoch(self) -> int:
