@@ -139,8 +139,10 @@ def _paint(page: Page, address: str) -> float:
 
 
 def _ready(store: Store) -> bool:
+    """Whether an engine of each role waits; that of a run which has just ended is still about to leave."""
     engines = store.engines()
-    return len(engines) > 1 and all(engine.ready_at is not None for engine in engines)
+    waiting = {engine.role for engine in engines if engine.ready_at is not None and engine.job is None}
+    return waiting == {"desk", "layout"} and len(engines) == len(waiting)
 
 
 def table(measured: Measured) -> list[dict[str, Any]]:
