@@ -102,4 +102,5 @@ def test_a_refresh_of_more_points_sends_no_more() -> None:
 def test_the_soak_does_harm_and_counts() -> None:
     (row,) = benchmark("soak", "--runs", "2")
     assert (row["runs"], row["wrong"], row["lost"], row["left_over"], row["orphans"]) == (2, 0, 0, 0, 0)
+    assert row["unseen"] == 0
     assert row["seconds_each"] > 0
