@@ -221,7 +221,7 @@ def test_import_a_csv_log_and_look_at_it(show: Open, store: Store) -> None:
     shown = charts(page)
     assert len(shown["Loss: training against validation"]["figure"]["data"]) == 4
     assert "Accuracy: training against validation" in shown
-    assert "Generalization loss GL: percent above the lowest validation loss so far" in shown
+    assert "Generalization loss GL: percent above the lowest so far" in shown
     assert "Imported from log.csv, the log of a model with 4 classes" in texts(page)
     assert "What would have happened" in [element.value for element in page.subheader]
 

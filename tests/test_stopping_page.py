@@ -6,7 +6,7 @@ from core.store import Store
 from tests.page_app import Open, charts, sound, texts
 from tests.recorded import finished_run, running_run
 
-GL = "Generalization loss GL: percent above the lowest validation loss so far"
+GL = "Generalization loss GL: percent above the lowest so far"
 LOSS = "Loss: training against validation"
 
 

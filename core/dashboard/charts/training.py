@@ -138,7 +138,7 @@ def generalization_loss_curve(curves: Curves, thresholds: Sequence[float]) -> by
         description = f"GL is at most {max(known):,.1f} %; the thresholds are {_listed(thresholds)} %."
     return chart(
         finish(figure, curves, height=_STRIP),
-        "Generalization loss GL: percent above the lowest validation loss so far",
+        "Generalization loss GL: percent above the lowest so far",
         description,
         file=f"{curves.run_id}-generalization-loss",
         thinned=is_thinned(len(values)),
