@@ -379,6 +379,28 @@ def test_zoom_brings_finer_points_and_survives_a_refresh(
         store.delete([job.id])
 
 
+def test_a_file_can_be_fetched_late_however_busy_the_dashboard_is(
+    browser: Browser, recorded: tuple[str, Store]
+) -> None:
+    """Streamlit alone would have thrown it away after the second run of anybody's script."""
+    address, store = recorded
+    run = finished_run(store)
+    with tab(browser) as page, tab(browser) as other:
+        page.goto(f"{address}/training?run={run.id}")
+        heading(page, "Training")
+        page.get_by_text("Take it away").click()
+        with page.expect_download(timeout=60_000) as taken:
+            page.locator(".st-key-export_csv button").first.click()
+        text = taken.value.path().read_text("utf-8")
+        for name in ("Data", "Model", "Runs"):
+            other.goto(f"{address}/{name.lower()}")
+            heading(other, name)
+            settled(other)
+        again = page.request.get(taken.value.url)
+        assert (again.status, again.text()) == (200, text)
+    store.delete([run.id])
+
+
 def test_every_part_follows_the_epochs(browser: Browser, recorded: tuple[str, Store]) -> None:
     address, store = recorded
     job = running_run(store, epochs=3)

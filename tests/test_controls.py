@@ -38,7 +38,8 @@ NAMED_BY_CALLERS = {
     "core/dashboard/answers.py button",
     "core/dashboard/chooser.py selectbox",
     "core/dashboard/confusion.py selectbox",
-    "core/dashboard/downloads.py download_button",
+    "core/dashboard/downloads.py file_button",
+    "core/dashboard/file_button.py download_button",
     *(
         f"core/dashboard/forms.py {element}"
         for element in ("number_input", "text_input", "slider", "toggle", "segmented_control", "multiselect")
@@ -211,10 +212,13 @@ def written():
     """Where the source draws controls, and what their keys are like; None where callers say."""
     for file in (ROOT / "streamlit_app.py", *ROOT.glob("pages/*.py"), *ROOT.glob("core/dashboard/**/*.py")):
         for call in ast.walk(ast.parse(file.read_text("utf-8"))):
-            if not isinstance(call, ast.Call) or not ast.unparse(call.func).startswith("st."):
+            if not isinstance(call, ast.Call):
                 continue
-            name = ast.unparse(call.func).removeprefix("st.")
-            element = getattr(streamlit, name, None)
+            called = ast.unparse(call.func)
+            name = called.removeprefix("st.")
+            element = {"file_button": streamlit.download_button}.get(called)
+            if element is None:
+                element = getattr(streamlit, name, None) if called != name else None
             if not callable(element) or element in (streamlit.expander, streamlit.page_link):
                 continue  # which unfold or lead somewhere
             given = {word.arg for word in call.keywords}

@@ -15,6 +15,7 @@ import streamlit as st
 from core.access import Action
 from core.config import RunConfig
 from core.dashboard.access import why_not
+from core.dashboard.file_button import file_button
 from core.dashboard.messages import boundary, problem
 from core.dashboard.navigation import CODE, link
 from core.dashboard.server import soon
@@ -170,15 +171,7 @@ def _button(
         key: Of the button.
         reason: Why the viewer may not have it.
     """
-    st.download_button(
-        label,
-        partial(_tries().make, job.id, label, content),
-        name,
-        key=key,
-        on_click="ignore",
-        disabled=reason is not None,
-        help=reason,
-    )
+    file_button(label, partial(_tries().make, job.id, label, content), name, key=key, reason=reason)
 
 
 def code_buttons(config: RunConfig, run_id: str) -> None:
@@ -189,14 +182,13 @@ def code_buttons(config: RunConfig, run_id: str) -> None:
         run_id: Empty where it has not been started.
     """
     for kind, (label, mime) in _CODE.items():
-        st.download_button(
+        file_button(
             label,
             partial(code_file, config, kind, run_id),
             f"{run_id or 'mirrorboard'}.{kind}",
-            mime,
             key=f"export_{kind}",
+            mime=mime,
             icon=":material/download:",
-            on_click="ignore",
         )
 
 

@@ -16,6 +16,7 @@ from core.access import Action
 from core.dashboard import draft, units
 from core.dashboard.access import why_not
 from core.dashboard.compare import parameters
+from core.dashboard.file_button import file_button
 from core.dashboard.messages import plain, told
 from core.dashboard.navigation import STEPS
 from core.records import RUNS, Job, Kind, Status
@@ -236,12 +237,11 @@ def _exports(store: Store) -> None:
     for what, frame in (("runs", runs_frame), ("epochs", epochs_frame)):
         with st.container(horizontal=True):
             for name, write in (("CSV", _csv), ("Parquet", _parquet)):
-                st.download_button(
+                file_button(
                     f"{what.capitalize()}, {name}",
                     _written(store, frame, write),
                     f"{what}.{name.lower()}",
                     key=f"export_{what}_{name}",
-                    on_click="ignore",
                 )
 
 
