@@ -276,9 +276,7 @@ def _measure(soak: Soak, dashboard_pid: int, home: Path, runs: int) -> dict[str,
         soak.server.close()
     seconds_each = (time.monotonic() - began) / runs
     tenth, half = max(runs // 10, 1), (runs + 1) // 2
-    left_over = [
-        file for pattern in ("*.part", ".probe-*", "engines/*", "tmp*") for file in home.rglob(pattern)
-    ]
+    left_over = [file for pattern in ("*.part", "engines/*", "tmp*") for file in home.rglob(pattern)]
     return {
         "runs": runs,
         "fates": ", ".join(f"{count} {fate}" for fate, count in soak.fates.items()),

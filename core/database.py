@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 import shutil
 import sqlite3
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -158,9 +158,7 @@ class Database:
         try:
             self.home.mkdir(parents=True, exist_ok=True)
             # A database on a read-only folder opens and even reads; only writing tells.
-            probe = self.home / f".probe-{secrets.token_hex(4)}"
-            probe.touch()
-            probe.unlink()
+            tempfile.TemporaryFile(dir=self.home).close()
         except OSError as error:
             raise StoreError(
                 f"The run store's folder {self.home} cannot be written: {error.strerror}.",

@@ -52,6 +52,9 @@ _MOST_IDLE = 2
 _GRACE_S = 3.0
 """How long the launcher that started an engine has to tell its exit code before others say "lost"."""
 
+_BEGINNING_S = 10.0
+"""How old the log of an engine is that should be in the store by now."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -168,6 +171,16 @@ class Launcher:
         for job in self._store.jobs(statuses=ACTIVE):
             if job.engine_id not in {engine.id for engine in self._store.engines()}:
                 self._end_lost(job)
+        self._sweep_logs()
+
+    def _sweep_logs(self) -> None:
+        """Removes logs of engines that nobody knows: a launcher was killed just when it had begun them."""
+        logs = list((self._store.home / "engines").glob("*.log"))
+        known = {engine.id for engine in self._store.engines()}
+        for log in logs:
+            with suppress(FileNotFoundError):  # somebody else was faster
+                if log.stem not in known and time.time() - log.stat().st_mtime > _BEGINNING_S:
+                    log.unlink()
 
     def _lives(self, engine: Engine) -> bool:
         return is_alive(engine.pid, engine.pid_started_at, engine.boot_id)

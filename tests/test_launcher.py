@@ -189,6 +189,20 @@ def test_no_process_and_no_file_is_left_over(home, store):
     assert list((home / "engines").iterdir()) == []
 
 
+def test_the_log_of_an_engine_that_nobody_knows_is_removed(store):
+    """Its launcher was killed between beginning it and telling the store; another may be doing so now."""
+    orphan, begun, known = (engine_log(store.home, name) for name in ("orphan", "begun", "known"))
+    orphan.parent.mkdir(parents=True)
+    for log in (orphan, begun, known):
+        log.write_bytes(b"")
+    me = os.getpid()
+    store.add_engine(Engine("known", "layout", me, started_at(me), me, time.time(), None, None, boot_id()))
+    for log in (orphan, known):
+        os.utime(log, (time.time() - 60, time.time() - 60))
+    Launcher(store, keep_warm=False).bury_dead_engines()
+    assert [log.exists() for log in (orphan, begun, known)] == [False, True, True]
+
+
 def test_a_warm_engine_is_ready_before_work_comes(store):
     launcher = Launcher(store, keep_warm=True)
     launcher.start()
