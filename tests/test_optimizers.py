@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from core.config import parse_config
+from core.engine import optimizers
 from tests.conftest import ROOT
 
 SCRIPT = """
@@ -67,3 +69,13 @@ def test_the_same_values_as_keras(kind: str, dtype: str, replicas: int, way: str
     arguments = [sys.executable, "-c", SCRIPT, kind, dtype, str(replicas), way]
     done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("replicas", "module"), [(1, "keras.src.optimizers.nadam"), (2, optimizers.__name__)]
+)
+def test_a_single_device_has_kerass_own(replicas: int, module: str) -> None:
+    config = parse_config({"layout": {"logical_devices": replicas}})
+    assert config.layout.replicas == replicas
+    made = optimizers.optimizer_of(config)
+    assert (type(made).__module__, type(made).__name__) == (module, "Nadam")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from core.config import RunConfig
+from core.config import OPTIMIZER_NAMES, RunConfig
 
 
 class Adam(keras.optimizers.Adam):
@@ -122,6 +122,12 @@ def _add_moments(
 
 
 def optimizer_of(config: RunConfig) -> keras.optimizers.Optimizer:
-    """A configuration's optimizer, with its learning rate."""
-    kinds = {"nadam": Nadam, "adam": Adam, "sgd": keras.optimizers.SGD}
-    return kinds[config.model.optimizer](learning_rate=config.learning_rate)
+    """A configuration's optimizer, with its learning rate.
+
+    On a single device, where an update costs little beside the rest, it is Keras's own: the code to take home
+    then gives a run's very numbers, to which rounding would add up over the epochs.
+    """
+    ours = {"Nadam": Nadam, "Adam": Adam} if config.layout.replicas > 1 else {}
+    name = OPTIMIZER_NAMES[config.model.optimizer]
+    kind = ours.get(name, getattr(keras.optimizers, name))
+    return kind(learning_rate=config.learning_rate)
