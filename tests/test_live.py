@@ -253,7 +253,9 @@ def test_only_what_has_changed_is_drawn_anew(store: Store) -> None:
 
 def test_a_run_that_is_about_to_begin_is_looked_at_more_often(store: Store) -> None:
     behind = view(store, store.submit(Kind.TRAIN, {}))
-    assert behind.is_starting
+    elsewhere = store.path.rename(store.home / "elsewhere")
+    assert behind.is_starting  # asked outside of any boundary, so it must not ask the store
+    elsewhere.rename(store.path)
     behind._heard_at -= 60.0  # no engine has come
     assert not behind.is_starting
     first = view(store, behind.job.id)

@@ -59,6 +59,7 @@ class Reading:
         self._read_at = 0.0
         self._heard_at = time.monotonic()
         self.job: Job = store.job(run_id)
+        self._is_next = False
         self.versions = Versions()
         self._forget()
 
@@ -80,6 +81,7 @@ class Reading:
             before, self.job = self.job, self._store.job(self.job.id)
             if self.job.rewinds != before.rewinds:
                 self._forget()
+            self._is_next = self.job.status is Status.QUEUED and not self._store.ahead_of(self.job)
             seen, shape = dict(self._last_id), self._shape
             self._read_steps()
             self._read_epochs()
@@ -150,8 +152,7 @@ class Reading:
         """Whether the first step is about to come: nothing is before the run, and there is life in it."""
         if self._steps or time.monotonic() - self._heard_at > _STARTING_S:
             return False
-        is_next = self.job.status is Status.QUEUED and not self._store.ahead_of(self.job)
-        return is_next or self.job.status is Status.RUNNING
+        return self._is_next or self.job.status is Status.RUNNING
 
     @property
     def steps_per_epoch(self) -> int:
