@@ -68,7 +68,7 @@ _BY_HAND = """
 import json
 import numpy as np
 from core.analysis.calibration import reliability, top_label
-from core.engine.models import CalibrationSums
+from core.engine.metrics import CalibrationSums
 
 random = np.random.default_rng(3)
 outputs = random.dirichlet(np.full(46, 0.05), 400)

@@ -253,7 +253,7 @@ import json, sys, threading
 from pathlib import Path
 import keras, numpy as np, tensorflow as tf
 from core.config import parse_config
-from core.engine import all_reduce, datasets, layout, models
+from core.engine import all_reduce, datasets, layout, metrics, models
 from core.engine.pipeline import batches
 
 all_reduce._BUDGET_S = 0.0  # no more rounds than it takes
@@ -265,7 +265,7 @@ rows = (corpus.padded("train", 40)[:64], corpus.split_labels("train")[:64])
 keras.utils.set_random_seed(1)
 with strategy.scope():
     model = models.build(config, vocabulary=corpus.vocabulary, classes=46, steps_per_execution=2)
-    model.step_sums = models.StepSums(2)
+    model.step_sums = metrics.StepSums(2)
 model.steps = (4, 0)
 model.fit(batches(*rows, 16, strategy=strategy).dataset, shuffle=False, verbose=0)
 

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from core.analysis.calibration import ERROR, bars, expected_calibration_error
-from core.engine.models import CALIBRATION_SUMS, STEP_COLUMNS, STEP_SUMS
+from core.engine.metrics import CALIBRATION_SUMS, STEP_COLUMNS, STEP_SUMS
 from core.engine.pipeline import Batches
 from core.records import ConfidenceBin, LogLine, Metric
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from core import corpus as corpora
 from core.config import RunConfig
-from core.engine import all_reduce, datasets, layout, models
+from core.engine import all_reduce, datasets, layout, metrics, models
 from core.engine.callbacks import Outbox, Reporter
 from core.engine.checkpointer import Checkpointer, restore
 from core.engine.checkpoints import Checkpoints, State
@@ -88,8 +88,8 @@ def train(
             steps_per_execution=execution.steps_per_execution,
             jit_compile=execution.jit_compile,
         )
-        model.step_sums = models.StepSums(execution.steps_per_execution)
-        model.calibration_sums = models.CalibrationSums()
+        model.step_sums = metrics.StepSums(execution.steps_per_execution)
+        model.calibration_sums = metrics.CalibrationSums()
         described = models.describe(model, config.per_replica_batch_size)
         if start is not None:
             restore(model, start)

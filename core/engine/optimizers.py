@@ -16,8 +16,8 @@ import tensorflow as tf
 from core.config import OPTIMIZER_NAMES, RunConfig
 
 
-class Adam(keras.optimizers.Adam):
-    """`keras.optimizers.Adam` without ``amsgrad``."""
+class _InOnePass(keras.optimizers.Optimizer):
+    """Has what all variables of a step have in common computed once, and handed on as the learning rate."""
 
     def _backend_update_step(
         self,
@@ -27,11 +27,21 @@ class Adam(keras.optimizers.Adam):
     ) -> None:
         dtype = trainable_variables[0].dtype
         step = tf.cast(self.iterations, dtype) + 1
-        root = tf.sqrt(1 - tf.pow(tf.cast(self.beta_2, dtype), step))
-        rate = tf.cast(learning_rate, dtype) * root / (1 - tf.pow(tf.cast(self.beta_1, dtype), step))
-        super()._backend_update_step(
-            grads, trainable_variables, tf.stack([rate, tf.cast(self.epsilon, dtype)])
-        )
+        rates = self._rates(step, tf.cast(learning_rate, dtype))
+        super()._backend_update_step(grads, trainable_variables, tf.stack(rates))
+
+    def _rates(self, step: tf.Tensor, rate: tf.Tensor) -> list[tf.Tensor]:
+        """What `update_step` gets, for a one-based step and its learning rate."""
+        raise NotImplementedError
+
+
+class Adam(_InOnePass, keras.optimizers.Adam):
+    """`keras.optimizers.Adam` without ``amsgrad``."""
+
+    def _rates(self, step: tf.Tensor, rate: tf.Tensor) -> list[tf.Tensor]:
+        beta_1, beta_2 = (tf.cast(beta, rate.dtype) for beta in (self.beta_1, self.beta_2))
+        rate *= tf.sqrt(1 - tf.pow(beta_2, step)) / (1 - tf.pow(beta_1, step))
+        return [rate, tf.cast(self.epsilon, rate.dtype)]
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
         """Updates one variable on one replica.
@@ -46,32 +56,23 @@ class Adam(keras.optimizers.Adam):
         _add_moments(self, gradient, variable, betas=betas, rate=rate, epsilon=epsilon)
 
 
-class Nadam(keras.optimizers.Nadam):
+class Nadam(_InOnePass, keras.optimizers.Nadam):
     """`keras.optimizers.Nadam`.
 
     Its step is a part along the first moment, which is Adam's, and a part along the gradient, which is
     Adagrad's with the second moment in the place of the sum of squares.
     """
 
-    def _backend_update_step(
-        self,
-        grads: Sequence[tf.Tensor],
-        trainable_variables: Sequence[keras.Variable],
-        learning_rate: tf.Tensor,
-    ) -> None:
-        dtype = trainable_variables[0].dtype
-        step = tf.cast(self.iterations, dtype) + 1
-        rate = tf.cast(learning_rate, dtype)
-        beta_1, beta_2, decay = (tf.cast(value, dtype) for value in (self.beta_1, self.beta_2, 0.96))
+    def _rates(self, step: tf.Tensor, rate: tf.Tensor) -> list[tf.Tensor]:
+        beta_1, beta_2, decay = (tf.cast(value, rate.dtype) for value in (self.beta_1, self.beta_2, 0.96))
         now = beta_1 * (1 - 0.5 * tf.pow(decay, step))
         next_one = beta_1 * (1 - 0.5 * tf.pow(decay, step + 1))
         # As Keras will store it, with constants of full precision.
-        product = self._u_product * self.beta_1 * (1 - 0.5 * tf.pow(tf.constant(0.96, dtype), step))
+        product = self._u_product * self.beta_1 * (1 - 0.5 * tf.pow(tf.constant(0.96, rate.dtype), step))
         root = tf.sqrt(1 - tf.pow(beta_2, step))
         along_moment = rate * root * next_one / (1 - product * next_one)
         along_gradient = rate * root * (1 - now) / (1 - product)
-        rates = tf.stack([along_moment, along_gradient, self.epsilon * root])
-        super()._backend_update_step(grads, trainable_variables, rates)
+        return [along_moment, along_gradient, self.epsilon * root]
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
         """Updates one variable on one replica.
