@@ -10,10 +10,11 @@ from core.errors import EngineError, OutOfMemory, TrainingError
 from core.records import Job, Kind
 
 _OUT_OF_MEMORY = re.compile(
-    r"OOM when allocating|MemoryError|bad_alloc|(cannot|failed to) allocate memory|can't start new thread",
+    r"OOM when allocating|MemoryError|bad_alloc|(cannot|failed to) allocate memory|LLVM ERROR: out of memory"
+    r"|can't start new thread|pthread_create(\(\))? failed",
     re.IGNORECASE,
 )
-"""What TensorFlow 2.21, NumPy, C++ and glibc say when memory runs out."""
+"""What TensorFlow 2.21, its LLVM, NumPy, C++ and glibc say when memory, a thread's stack too, runs out."""
 
 
 def exit_in_words(code: int) -> str:
@@ -47,10 +48,13 @@ def disappeared(job: Job) -> EngineError:
     )
 
 
-def could_not_start(code: int) -> EngineError:
-    """The engine process ended before it was ready for a job."""
+def could_not_start(job: Job, code: int, last_words: str) -> EngineError:
+    """The engine process that a job waits for ended before it was ready; `last_words` end its log."""
+    how = f"The engine process could not start ({exit_in_words(code)})."
+    if _OUT_OF_MEMORY.search(last_words):
+        return _no_memory(job, f"The engine ran out of memory. {how}")
     return EngineError(
-        f"The engine process could not start ({exit_in_words(code)}).",
+        how,
         "Check that TensorFlow is installed: python -c 'import tensorflow'.",
     )
 

@@ -216,8 +216,8 @@ class Launcher:
     def _fail_waiting(self, engine: Engine) -> None:
         """An engine that cannot even start would leave its jobs queued for ever."""
         details = tail(engine_log(self._store.home, engine.id))
-        error = faults.could_not_start(self._exits[engine.id])
         for job in self._store.jobs(kinds=ROLES[engine.role], statuses=[Status.QUEUED]):
+            error = faults.could_not_start(job, self._exits[engine.id], details)
             self._store.finish(job.id, Status.FAILED, error=error, details=details)
         self._keep_warm = False
 
@@ -298,8 +298,11 @@ def _overdue(job: Job) -> bool:
     return time.time() - job.created_at > _DESK_PATIENCE_S
 
 
-def tail(log: Path, lines: int = 40) -> str:
-    """The last lines of a file, or nothing when it cannot be read."""
+def tail(log: Path, lines: int = 120) -> str:
+    """The last lines of a file, or nothing when it cannot be read.
+
+    So many, because TensorFlow prints a stack trace of its process after the line that tells why it ends.
+    """
     try:
         return "\n".join(log.read_text("utf-8", "replace").splitlines()[-lines:])
     except OSError:
