@@ -9,6 +9,7 @@ from core.dashboard import draft, drawings, units
 from core.dashboard.about import summary
 from core.dashboard.chooser import chooser, label
 from core.dashboard.downloads import code_buttons
+from core.dashboard.file_buttons import file_buttons
 from core.dashboard.frame import page
 from core.dashboard.lint_panel import script_checker
 from core.dashboard.messages import plain, problem
@@ -95,8 +96,8 @@ with page(
     if config is not None:
         line = summary(config)
         st.caption(plain(f"{line[:1].upper()}{line[1:]}. Global batch {config.global_batch_size:,}."))
-        with st.container(horizontal=True):
-            code_buttons(config, run_id)
+        with file_buttons("code", run_id) as files, st.container(horizontal=True):
+            code_buttons(files, config, run_id)
         _comparison(config)
         st.subheader("The whole script", anchor=False)
         st.code(script(config, run_id), language="python", line_numbers=True, height=520)

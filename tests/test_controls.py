@@ -38,8 +38,8 @@ NAMED_BY_CALLERS = {
     "core/dashboard/answers.py button",
     "core/dashboard/chooser.py selectbox",
     "core/dashboard/confusion.py selectbox",
-    "core/dashboard/downloads.py file_button",
-    "core/dashboard/file_button.py download_button",
+    "core/dashboard/downloads.py files.button",
+    "core/dashboard/file_buttons.py download_button",
     *(
         f"core/dashboard/forms.py {element}"
         for element in ("number_input", "text_input", "slider", "toggle", "segmented_control", "multiselect")
@@ -216,7 +216,7 @@ def written():
                 continue
             called = ast.unparse(call.func)
             name = called.removeprefix("st.")
-            element = {"file_button": streamlit.download_button}.get(called)
+            element = {"files.button": streamlit.download_button}.get(called)
             if element is None:
                 element = getattr(streamlit, name, None) if called != name else None
             if not callable(element) or element in (streamlit.expander, streamlit.page_link):

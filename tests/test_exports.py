@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
@@ -25,11 +27,11 @@ from core.dashboard.downloads import made
 from core.engine import models
 from core.engine.checkpoints import Checkpoints
 from core.exports import exported, history_file, order
-from core.records import Kind, Status
+from core.records import Kind, Scaling, Status
 from core.report import history
 from core.store import Store
 from tests.browser_app import CHROMIUM, chromium, dashboard, heading, settled, tab
-from tests.recorded import finished_run
+from tests.recorded import finished_run, prepared
 
 PREDICT = """
 import json, sys, zipfile
@@ -220,3 +222,42 @@ def test_a_file_that_cannot_be_made_is_told_with_the_reason_until_the_next_try(h
         button("csv").click()
         expect(told).to_contain_text(re.compile("History, CSV could not be made. There is no run"))
         store.close()
+
+
+@pytest.mark.skipif(not shutil.which(CHROMIUM), reason=f"needs {CHROMIUM}")
+def test_files_of_all_runs_and_of_studies_are_told_of_too(home):
+    store = Store(home)
+    prepared(store)
+    run = finished_run(store)
+    plain = parse_config({"data": {"dataset": "synthetic"}}).model_dump(mode="json")
+    study = store.submit_study(Scaling.STRONG, [plain])
+    store.request_stop(store.study(study)[0].id)
+    with (
+        dashboard(home, logged="Callable execution failed", MIRRORBOARD_WATCH="1") as address,
+        chromium() as browser,
+        tab(browser) as page,
+        contextlib.closing(sqlite3.connect(store.path, isolation_level=None)) as damaged,
+    ):
+        told = page.get_by_test_id("stAlert").filter(has_text="could not be made")
+        page.goto(f"{address}/runs")
+        heading(page, "Runs")
+        page.locator(".st-key-export button").first.click()
+        (whole,) = damaged.execute("SELECT config FROM jobs WHERE id = ?", (run.id,)).fetchone()
+        damaged.execute("UPDATE jobs SET config = '{' WHERE id = ?", (run.id,))
+        page.locator(".st-key-export_runs_CSV button").click()
+        expect(told).to_contain_text(f"row of job '{run.id}' is damaged", timeout=20_000)
+        expect(told).to_contain_text(f"Delete it with `python -m core delete {run.id}`")
+        damaged.execute("UPDATE jobs SET config = ? WHERE id = ?", (whole, run.id))
+        with page.expect_download() as table:
+            page.locator(".st-key-export_runs_CSV button").click()
+        assert run.id in table.value.path().read_text("utf-8")
+        expect(told).to_have_count(0, timeout=20_000)
+
+        page.goto(f"{address}/scaling?study={study}")
+        heading(page, "Scaling")
+        save = page.locator(".st-key-save_study button")
+        settled(page)
+        store.delete([job.id for job in store.study(study)])
+        save.click()
+        expect(told).to_contain_text("Study as JSON could not be made. There is no study", timeout=20_000)
+    store.close()

@@ -21,6 +21,8 @@ _Made = TypeVar("_Made")
 
 _MOST_KEPT = 64
 """Charts and tables kept of one run: viewers may choose among many thresholds."""
+_MOST_RUNS = 16
+"""Runs kept: with a million steps each they take a gigabyte. One that is not kept is read again."""
 
 
 class RunView(Reading):
@@ -183,6 +185,6 @@ def view(store: Store, run_id: str) -> RunView:
     return shared
 
 
-@st.cache_resource(show_spinner=False, max_entries=64)
+@st.cache_resource(show_spinner=False, max_entries=_MOST_RUNS)
 def _view(home: Path, run_id: str, _store: Store) -> RunView:  # noqa: ARG001 - home is part of the key
     return RunView(_store, run_id)

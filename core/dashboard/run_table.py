@@ -16,7 +16,7 @@ from core.access import Action
 from core.dashboard import draft, units
 from core.dashboard.access import why_not
 from core.dashboard.compare import parameters
-from core.dashboard.file_button import file_button
+from core.dashboard.file_buttons import file_buttons
 from core.dashboard.messages import plain, told
 from core.dashboard.navigation import STEPS
 from core.records import RUNS, Job, Kind, Status
@@ -234,15 +234,16 @@ def _delete(store: Store, run_ids: list[str]) -> None:
 
 def _exports(store: Store) -> None:
     st.caption("All runs, whatever is filtered or chosen.")
-    for what, frame in (("runs", runs_frame), ("epochs", epochs_frame)):
-        with st.container(horizontal=True):
-            for name, write in (("CSV", _csv), ("Parquet", _parquet)):
-                file_button(
-                    f"{what.capitalize()}, {name}",
-                    _written(store, frame, write),
-                    f"{what}.{name.lower()}",
-                    key=f"export_{what}_{name}",
-                )
+    with file_buttons("exports") as files:
+        for what, frame in (("runs", runs_frame), ("epochs", epochs_frame)):
+            with st.container(horizontal=True):
+                for name, write in (("CSV", _csv), ("Parquet", _parquet)):
+                    files.button(
+                        f"{what.capitalize()}, {name}",
+                        _written(store, frame, write),
+                        f"{what}.{name.lower()}",
+                        key=f"export_{what}_{name}",
+                    )
 
 
 def _written(

@@ -19,7 +19,7 @@ from core.config import OPTIMIZER_NAMES, RunConfig, parse_config
 from core.dashboard import charts, draft, units
 from core.dashboard.about import summary
 from core.dashboard.access import why_not
-from core.dashboard.file_button import file_button
+from core.dashboard.file_buttons import file_buttons
 from core.dashboard.job_status import run_share
 from core.dashboard.messages import badge, boundary, plain, problem, told
 from core.dashboard.navigation import RUNS
@@ -76,14 +76,15 @@ def study_panel(store: Store, study: str, *, live: bool) -> None:
             _charts(analysis, study, runs)
         with st.container(key="study_table"):
             _table(analysis, runs)
-            file_button(
-                "Save as JSON",
-                lambda: json.dumps(study_report(store, study), allow_nan=False, indent=2).encode(),
-                f"study-{study}.json",
-                key="save_study",
-                mime="application/json",
-                icon=":material/download:",
-            )
+            with file_buttons("study_files", study) as files:
+                files.button(
+                    "Study as JSON",
+                    lambda: json.dumps(study_report(store, study), allow_nan=False, indent=2).encode(),
+                    f"study-{study}.json",
+                    key="save_study",
+                    mime="application/json",
+                    icon=":material/download:",
+                )
         st.caption(
             f"The same in all: {plain(summary(runs[0].config).split(';')[0])};"
             f" {OPTIMIZER_NAMES[runs[0].config.model.optimizer]},"
