@@ -197,7 +197,9 @@ def fit(name: str, home: Path, config: RunConfig) -> dict[str, Any]:
     epochs = watch()
     model.fit(
         training.dataset,
+        steps_per_epoch=training.steps,
         validation_data=validation.dataset,
+        validation_steps=validation.steps,
         epochs=config.training.epochs,
         shuffle=False,
         verbose=0,

@@ -40,6 +40,9 @@ MAX_THREADS = 256
 MAX_LOGICAL_DEVICES = 8
 """Into how many logical devices one physical device may be split."""
 
+MOST_STEPS_PER_EXECUTION = 64
+"""Training steps that one call of the compiled function may take."""
+
 MODEL_LIMITS = {"filters": 1_024, "kernels": 100}
 """Most filters of a convolution, and most words that it looks at."""
 
@@ -212,7 +215,7 @@ class TrainingConfig(_Frozen):
 class ExecutionConfig(_Frozen):
     """How TensorFlow is driven; None leaves the choice to the engine, which knows the machine."""
 
-    steps_per_execution: int | None = Field(default=None, ge=1, le=64)
+    steps_per_execution: int | None = Field(default=None, ge=1, le=MOST_STEPS_PER_EXECUTION)
     """Training steps inside one call of the compiled function."""
     intra_op_threads: int | None = Field(default=None, ge=0, le=MAX_THREADS)
     """Threads that share one operation; 0 is TensorFlow's own choice."""

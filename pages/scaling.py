@@ -26,8 +26,8 @@ _PANEL = "study"
 """Key of the fragment that shows a study."""
 _LATEST = 50
 _FEWEST_EPOCHS = 2
-# In an epoch: the engine may run eight steps in one call, and it takes two calls to time one.
 _FEWEST_STEPS = 16
+"""Of an epoch; it takes two calls of the compiled step to time one."""
 _KEPT = {Scaling.STRONG: "Strong: same global batch", Scaling.WEAK: "Weak: same per-replica batch"}
 _BATCHES = {Scaling.STRONG: "Global batch size", Scaling.WEAK: "Per-replica batch size"}
 
@@ -95,7 +95,7 @@ def _notes(store: Store, planned: list[RunConfig], dataset: Dataset, *, is_ready
         st.caption("The newswires are being prepared. It takes some seconds, once.")
         return
     steps = planned[-1].steps(len(load_corpus(store, dataset).rows("train")))
-    if steps < _FEWEST_STEPS:
+    if steps < max(_FEWEST_STEPS, 2 * (planned[-1].execution.steps_per_execution or 1)):
         st.warning(
             f"With a global batch of {planned[-1].global_batch_size:,} an epoch has"
             f" {units.plural(steps, 'step')}, too few to be timed well. Choose a smaller batch.",

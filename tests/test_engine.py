@@ -206,7 +206,10 @@ model.steps = (rows.steps, rows.steps)
 built = []
 build = model._symbolic_build
 model._symbolic_build = lambda **given: built.append(build(**given))
-fitted = model.fit(rows.dataset, validation_data=rows.dataset, epochs=2, shuffle=False, verbose=0)
+fitted = model.fit(
+    rows.dataset, steps_per_epoch=5, validation_data=rows.dataset, validation_steps=5,
+    epochs=2, shuffle=False, verbose=0,
+)
 assert len(built) == 1, "Keras alone would build the model again for each validation"
 print(fitted.history["loss"], model.optimizer.iterations.numpy())
 """
@@ -239,7 +242,7 @@ with tf.GradientTape() as tape:
     loss = plain.compute_loss(x, y, plain(x, training=True), np.full(4, 0.25))
 gradient = tape.gradient(loss, plain.trainable_weights[:1])[0]
 assert len(gradient.indices) == 1200
-model.fit(rows.dataset, shuffle=False, verbose=0)
+model.fit(rows.dataset, steps_per_epoch=1, shuffle=False, verbose=0)
 second_moment = model.optimizer._velocities[0].numpy()
 np.testing.assert_allclose(second_moment, 0.001 * tf.convert_to_tensor(gradient).numpy() ** 2, rtol=1e-8)
 assert second_moment[1].min() > 0
@@ -407,21 +410,23 @@ def test_the_plan_is_safe_where_the_defaults_fail():
         return plan(parse_config({"layout": layout, "training": training}), system="Linux", cores=2)
 
     two = of({"logical_devices": 2})
-    assert (two.steps_per_execution, two.cross_device_ops) == (8, "reduction_to_one_device")
+    assert (two.steps_per_execution, two.cross_device_ops) == (32, "reduction_to_one_device")
     assert (two.intra_op_threads, two.inter_op_threads) == (1, 2)
     gpus = {"device_type": "GPU", "visible_devices": [0, 1], "logical_devices": 1}
     # NCCL with several steps per execution is left alone; one GPU has nothing to reduce.
     assert of(gpus).steps_per_execution == 1
     assert of(gpus).cross_device_ops == "auto"
-    assert of({**gpus, "visible_devices": [0]}).steps_per_execution == 8
+    assert of({**gpus, "visible_devices": [0]}).steps_per_execution == 32
     windows = plan(parse_config({"layout": gpus}), system="Windows", cores=2)
     assert windows.cross_device_ops == "hierarchical_copy"
     own = parse_config({"execution": {"steps_per_execution": 64, "inter_op_threads": 0}})
     execution = plan(own, system="Linux", cores=2)
     assert (execution.steps_per_execution, execution.intra_op_threads) == (64, 1)
     assert execution.inter_op_threads == 0
-    # A stop must not wait for eight slow steps.
-    assert of({"logical_devices": 2}, batch_size=4096).steps_per_execution == 1
+    # A chart grows several times in an epoch, and a stop does not wait for many slow steps.
+    assert [of({}, batch_size=rows).steps_per_execution for rows in (8, 256, 4096)] == [64, 4, 1]
+    heavy = parse_config({"model": {"embedding_size": 128, "filters": [256, 256]}})
+    assert plan(heavy, system="Linux", cores=2).steps_per_execution == 1
 
 
 @pytest.mark.parametrize(

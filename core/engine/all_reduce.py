@@ -15,7 +15,7 @@ import tensorflow as tf
 from core.engine.models import ReplicatedModel
 from core.engine.pipeline import Batches
 
-MOST_EXECUTIONS = 102
+_MOST_EXECUTIONS = 102
 """Executions that a measurement takes at most, those that trace the graphs included."""
 _LEAST_ROUNDS = 5
 _BUDGET_S = 6.0
@@ -31,7 +31,7 @@ def measure(model: ReplicatedModel, batches: Batches, stop: threading.Event) -> 
 
     Args:
         model: One that ``fit`` has trained.
-        batches: Training batches for `MOST_EXECUTIONS` executions.
+        batches: Training batches.
         stop: Ends the measurement early.
 
     Returns:
@@ -42,6 +42,8 @@ def measure(model: ReplicatedModel, batches: Batches, stop: threading.Event) -> 
     strategy = model.distribute_strategy
     if strategy.num_replicas_in_sync == 1:
         return None
+    # No execution is to be cut short by an epoch's end.
+    model.steps = (_MOST_EXECUTIONS * model.steps_per_execution, model.steps[1])
     with kept(model):
         model.make_train_function()  # a resumed run may have had no epoch left to train
         with_reduction: _Function = model.train_function
@@ -54,7 +56,7 @@ def measure(model: ReplicatedModel, batches: Batches, stop: threading.Event) -> 
             _duration_s(model, without_reduction, iterator)
         timed: list[tuple[float, float]] = []
         began = time.perf_counter()
-        while len(timed) < MOST_EXECUTIONS // 2 - 1:
+        while len(timed) < _MOST_EXECUTIONS // 2 - 1:
             if stop.is_set():
                 return None
             if len(timed) >= _LEAST_ROUNDS and time.perf_counter() - began > _BUDGET_S:

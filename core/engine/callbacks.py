@@ -86,7 +86,7 @@ class Reporter(keras.callbacks.Callback):
 
     Args:
         outbox: Where to.
-        training: The training batches; their epoch is set before each epoch begins.
+        training: The training batches.
         validation: The validation batches.
         epochs: Epochs to train.
         stop: Set by the supervising thread.
@@ -118,9 +118,8 @@ class Reporter(keras.callbacks.Callback):
         self._validation_s: float | None = None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Chooses the epoch's order."""
+        """Counts from the beginning again."""
         self._epoch, self._step, self._validation_step = epoch, 0, None
-        self._training.epoch.assign(epoch)
         self._epoch_began = self._mark = time.perf_counter()
         first = epoch == self._first_epoch
         self._outbox.phase = "building the graph, the first epoch is slower" if first else "training"

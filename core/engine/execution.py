@@ -26,13 +26,13 @@ def several_steps(
     Args:
         model: Whose steps; compiled.
         step: One step on one replica's shard; updates the model's metrics.
-        steps: Batches in an iterator; asked when there is a new one.
+        steps: Batches in an epoch; asked when one begins.
         read: What is wanted of the metrics afterwards; traced outside the replicas, so that what a metric
             adds up is added up over them too.
 
     Returns:
         A function that takes the next steps of an iterator, as many as the model takes per execution or as
-        are left, and returns what was read.
+        are left of the epoch, and returns what was read.
     """
     strategy = model.distribute_strategy
 
@@ -59,10 +59,8 @@ def several_steps(
 
     def execute(iterator: Any) -> Read:
         nonlocal present, left
-        if iterator is not present:
+        if iterator is not present or not left:
             present, left = iterator, steps()
-        if not left:
-            raise StopIteration
         count = min(model.steps_per_execution, left)
         left -= count
         result: Read = several(iterator, tf.constant(count))

@@ -7,7 +7,6 @@ over several.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from pathlib import Path
 from typing import Any
@@ -68,7 +67,8 @@ def train(
     outbox.phase = "preparing the data"
     corpus = datasets.prepare(config.data.dataset, home, lambda *_: None)
     _check_labels(corpus)
-    training = _batches(config, corpus, "train", strategy, shuffle_seed=config.training.seed)
+    first_epoch = start.epochs if start else 0
+    training = _batches(config, corpus, "train", strategy, first_epoch)
     validation = _batches(config, corpus, "test", strategy)
     if config.global_batch_size != config.training.batch_size:
         _log.info(
@@ -107,7 +107,6 @@ def train(
     outbox.result = result
 
     model.steps = (training.steps, validation.steps)
-    first_epoch = start.epochs if start else 0
     reporter = Reporter(outbox, training, validation, config.training.epochs, stop, first_epoch=first_epoch)
     early = _early_stopping(config)
     checkpointer = Checkpointer(checkpoints, outbox, early, start)
@@ -116,7 +115,9 @@ def train(
     try:
         model.fit(
             training.dataset,
+            steps_per_epoch=training.steps,
             validation_data=validation.dataset,
+            validation_steps=validation.steps,
             initial_epoch=first_epoch,
             epochs=config.training.epochs,
             shuffle=False,  # the pipeline does it
@@ -133,10 +134,7 @@ def train(
         }
     if price_all_reduce:
         outbox.phase = "measuring the all-reduce"
-        passes = math.ceil(all_reduce.MOST_EXECUTIONS * execution.steps_per_execution / training.steps)
-        again = _batches(config, corpus, "train", strategy, shuffle_seed=config.training.seed, passes=passes)
-        model.steps = (training.steps * passes, validation.steps)
-        result["all_reduce"] = all_reduce.measure(model, again, stop)
+        result["all_reduce"] = all_reduce.measure(model, training, stop)
     return result
 
 
@@ -145,17 +143,15 @@ def _batches(
     corpus: corpora.Corpus,
     split: corpora.Split,
     strategy: tf.distribute.Strategy,
-    *,
-    shuffle_seed: int | None = None,
-    passes: int = 1,
+    first_epoch: int = 0,
 ) -> Batches:
     return batches(
         corpus.padded(split, config.data.max_len),
         corpus.split_labels(split),
         config.global_batch_size,
         strategy=strategy,
-        shuffle_seed=shuffle_seed,
-        passes=passes,
+        shuffle_seed=config.training.seed if split == "train" else None,
+        first_epoch=first_epoch,
     )
 
 

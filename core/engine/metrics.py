@@ -16,11 +16,12 @@ CALIBRATION_SUMS = "calibration_sums"
 
 
 class StepSums(keras.metrics.Metric):
-    """Keeps the sums of each of the last steps apart, on the device.
+    """Keeps the sums of each of the last steps apart, on the device, and those of the epoch.
 
     Keras's metrics are means over the epoch so far, and with several steps per execution callbacks see
     only the last step's. This one remembers every step until the callback fetches them all at once. It is
-    summed over replicas when it is read.
+    summed over replicas when it is read. In the epoch's sums it has what Keras's metrics would add up beside
+    it, each with operations of its own at every step.
 
     Args:
         steps: Steps per execution.
@@ -31,16 +32,25 @@ class StepSums(keras.metrics.Metric):
         self._steps = steps
         self._sums = self.add_weight(shape=(steps, len(STEP_COLUMNS)), initializer="zeros", name="sums")
         self._at = self.add_weight(shape=(), dtype="int32", initializer="zeros", name="at")
+        self._epoch = self.add_weight(
+            shape=(len(STEP_COLUMNS),), dtype="float64", initializer="zeros", name="epoch"
+        )
 
     def update_state(self, sums: tf.Tensor) -> None:
         """Stores one step's sums, shape (columns,)."""
         slot = tf.math.floormod(tf.convert_to_tensor(self._at), self._steps)
         self._sums.assign(tf.tensor_scatter_nd_update(tf.convert_to_tensor(self._sums), [[slot]], [sums]))
         self._at.assign(self._at + 1)
+        self._epoch.assign_add(tf.cast(sums, tf.float64))
 
     def result(self) -> tf.Tensor:
         """The sums of the last steps, shape (steps per execution, columns); the oldest first."""
         return tf.convert_to_tensor(self._sums)
+
+    def means(self) -> dict[str, tf.Tensor]:
+        """Loss and accuracies over the epoch so far, by name."""
+        rows, *sums = tf.unstack(tf.convert_to_tensor(self._epoch))
+        return {name: total / rows for name, total in zip(STEP_COLUMNS[1:], sums, strict=True)}
 
 
 class CalibrationSums(keras.metrics.Metric):
