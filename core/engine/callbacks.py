@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -130,9 +131,8 @@ class Reporter(keras.callbacks.Callback):
         sums = self.model.taken.numpy()[: self._training.steps - self._step]
         first = self._epoch * self._training.steps + self._step
         self._outbox.steps.append((first, self._epoch, sums, time.time()))
-        bad = ~np.isfinite(sums[:, 1])
-        if bad.any():
-            at = int(bad.argmax())
+        if not math.isfinite(sums[:, 1].sum()):
+            at = int(np.isfinite(sums[:, 1]).argmin())
             value = "not a number (NaN)" if np.isnan(sums[at, 1]) else "infinite"
             raise Diverged(
                 f"The loss is {value} at step {self._step + at + 1:,} of epoch {self._epoch + 1:,}"

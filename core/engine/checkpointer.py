@@ -17,14 +17,16 @@ from core.errors import TrainingError
 _log = logging.getLogger("mirrorboard")
 
 
-def _held(variables: Sequence[Any]) -> Arrays:
+def _held(variables: Sequence[Any], strategy: tf.distribute.Strategy) -> Arrays:
     """The values of Keras variables, of the first replica where there are several, not copied yet.
 
     They are tensors, which NumPy takes for arrays, and stay what they are while training goes on: a variable
     whose buffer is held elsewhere gets another when it is next assigned to (TensorFlow 2.21,
     ``tensorflow/core/kernels/training_op_helpers.h``).
     """
-    return [tf.convert_to_tensor(variable.value) for variable in variables]
+    values = [strategy.experimental_local_results(variable.value)[0] for variable in variables]
+    # What tf.convert_to_tensor does in the end, in half its time.
+    return [tf.raw_ops.ReadVariableOp(resource=value.handle, dtype=value.dtype) for value in values]
 
 
 def restore(model: keras.Model, state: State) -> None:
@@ -93,7 +95,8 @@ class Checkpointer(keras.callbacks.Callback):
         """Holds the state of the run for the writing thread."""
         assert logs is not None
         val_loss = float(logs["val_loss"])
-        model = _held(self.model.variables)
+        strategy = self.model.distribute_strategy
+        model = _held(self.model.variables, strategy)
         with self._changed:
             if self._best_val_loss is None or val_loss < self._best_val_loss:
                 self._best_epoch, self._best_val_loss = epoch + 1, val_loss
@@ -102,7 +105,7 @@ class Checkpointer(keras.callbacks.Callback):
             self._pending = State(
                 epochs=epoch + 1,
                 model=model,
-                optimizer=_held(self.model.optimizer.variables),
+                optimizer=_held(self.model.optimizer.variables, strategy),
                 best_epoch=self._best_epoch,
                 best_val_loss=self._best_val_loss,
                 patience=early and Patience(_float(early.best), early.best_epoch, early.wait),
