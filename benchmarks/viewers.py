@@ -38,8 +38,6 @@ _COLUMNS: Columns = {
     "viewers": ("Viewers", "{}"),
     "row_to_figure_p50_s": ("Row written to figure, p50 (s)", "{:.2f}"),
     "row_to_figure_p95_s": ("p95 (s)", "{:.2f}"),
-    "newest_row_p50_s": ("Newest row on a figure, old when it comes, p50 (s)", "{:.2f}"),
-    "newest_row_p95_s": ("p95 (s)", "{:.2f}"),
     "asked_to_figure_p50_s": ("Asked to figure, p50 (s)", "{:.3f}"),
     "asked_to_figure_p95_s": ("p95 (s)", "{:.3f}"),
     "between_looks_s": ("Between looks (s)", "{:.1f}"),
@@ -171,7 +169,6 @@ def _phase(
     return {
         "viewers": viewers,
         **_quantiles("row_to_figure", late),
-        **_quantiles("newest_row", [each for one in seen for each in _ages(written, one.figures)]),
         **_quantiles("asked_to_figure", answers),
         "between_looks_s": round(viewers * seconds / int(ticks), 2) if ticks else None,
         "server_cpu": round(server_s / seconds, 3),
@@ -191,13 +188,6 @@ def _latencies(written: list[tuple[float, int]], figures: list[tuple[float, int]
     steps = [step for _, step in figures]
     places = ((at, bisect.bisect_left(steps, step)) for at, step in written)
     return [figures[place][0] - at for at, place in places if place < len(figures)]
-
-
-def _ages(written: list[tuple[float, int]], figures: list[tuple[float, int]]) -> list[float]:
-    """How long ago the newest row on each figure was written, when the figure comes."""
-    steps = [step for _, step in written]
-    places = ((came, bisect.bisect_right(steps, step) - 1) for came, step in figures)
-    return [came - written[place][0] for came, place in places if 0 <= place < len(written) - 1]
 
 
 def _quantiles(name: str, values: Sequence[float]) -> dict[str, float | None]:
