@@ -277,6 +277,8 @@ def _measure(soak: Soak, dashboard_pid: int, home: Path, runs: int) -> dict[str,
     seconds_each = (time.monotonic() - began) / runs
     tenth, half = max(runs // 10, 1), (runs + 1) // 2
     left_over = [file for pattern in ("*.part", "engines/*", "tmp*") for file in home.rglob(pattern)]
+    for file in left_over:
+        click.echo(f"left over: {file.relative_to(home)}", err=True)
     return {
         "runs": runs,
         "fates": ", ".join(f"{count} {fate}" for fate, count in soak.fates.items()),
