@@ -220,6 +220,15 @@ def test_looks_that_take_long_are_further_apart() -> None:
     assert timetable.wait_s(1e4) == SHORTEST_S
 
 
+def test_only_so_many_runs_are_kept(store: Store) -> None:
+    runs = [finished_run(store, epochs=1).id for _ in range(17)]
+    kept = [view(store, run) for run in runs[:16]]
+    assert [view(store, run) for run in runs[:16]] == kept
+    view(store, runs[16])
+    assert view(store, runs[15]) is kept[15]
+    assert view(store, runs[0]) is not kept[0]
+
+
 def test_only_what_has_changed_is_drawn_anew(store: Store) -> None:
     job = running_run(store, epochs=1)
     shown_run = view(store, job.id)
