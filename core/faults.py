@@ -11,6 +11,7 @@ from core.records import Job, Kind
 
 _OUT_OF_MEMORY = re.compile(
     r"OOM when allocating|MemoryError|bad_alloc|(cannot|failed to) allocate memory|LLVM ERROR: out of memory"
+    r"|failed to map segment from shared object(?!: (Operation|Permission))"
     r"|can't start new thread|pthread_create(\(\))? failed",
     re.IGNORECASE,
 )

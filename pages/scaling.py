@@ -27,7 +27,7 @@ _PANEL = "study"
 _LATEST = 50
 _FEWEST_EPOCHS = 2
 _FEWEST_STEPS = 16
-"""Of an epoch; it takes two calls of the compiled step to time one."""
+"""Of an epoch. It takes two calls of the compiled step to time one, and some more for a median."""
 _KEPT = {Scaling.STRONG: "Strong: same global batch", Scaling.WEAK: "Weak: same per-replica batch"}
 _BATCHES = {Scaling.STRONG: "Global batch size", Scaling.WEAK: "Per-replica batch size"}
 

@@ -124,6 +124,7 @@ def fits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
                 "learning_rate": 0.01,
                 "deterministic": double,
             },
+            "execution": {"steps_per_execution": 8},
         }
         results[name] = _printed(_RECOMPUTING, json.dumps(config), str(home), name)
     return results

@@ -20,6 +20,7 @@ import pytest
 from conftest import LONG, QUICK, ROOT, command, ended, launching, wait_for
 from playwright.sync_api import expect
 from streamlit.testing.v1 import AppTest
+from tensorflow.errors import ResourceExhaustedError
 from test_launcher import STARTER
 
 from core import faults
@@ -98,6 +99,16 @@ def test_out_of_memory_says_so_and_what_to_do(home, store, warm_launcher, room_m
     assert ended(store, store.submit(Kind.TRAIN, QUICK), 60).status is Status.COMPLETED
 
 
+def test_out_of_memory_is_told_of_an_engine_that_starts_too(store, launcher):
+    job_id = store.submit(Kind.TRAIN, QUICK)
+    engine = wait_for(lambda: next((e for e in store.engines() if e.role == "layout"), None), 20, "an engine")
+    # Enough for Python, not for TensorFlow.
+    resource.prlimit(engine.pid, resource.RLIMIT_AS, (1_000 * 2**20, 1_000 * 2**20))
+    job = ended(store, job_id, 60)
+    assert (job.status, job.error["type"]) == (Status.FAILED, "OutOfMemory"), job.error
+    assert job.error["message"].startswith("The engine ran out of memory. The engine process could not start")
+
+
 @pytest.mark.parametrize(
     "last_words",
     [
@@ -107,6 +118,7 @@ def test_out_of_memory_says_so_and_what_to_do(home, store, warm_launcher, room_m
         "RuntimeError: can't start new thread",
         "terminate called after throwing an instance of 'std::bad_alloc'",
         "libc.so.6: cannot allocate memory in static TLS block",
+        "ImportError: libtensorflow_cc.so.2: failed to map segment from shared object",
     ],
 )
 def test_memory_that_runs_out_is_known_by_the_last_words_of_whoever_asked_for_it(store, last_words):
@@ -115,7 +127,27 @@ def test_memory_that_runs_out_is_known_by_the_last_words_of_whoever_asked_for_it
     details = f"Using MirroredStrategy\n{last_words}\n*** Check failure stack trace: ***"
     for ended_by in (faults.died, faults.could_not_start):
         assert isinstance(ended_by(job, -signal.SIGABRT, details), OutOfMemory)
-        assert not isinstance(ended_by(job, -signal.SIGABRT, "Check failed: size >= 0"), OutOfMemory)
+        for other in (
+            "Check failed: size >= 0",
+            "failed to map segment from shared object: Operation not permitted",
+        ):
+            assert not isinstance(ended_by(job, -signal.SIGABRT, other), OutOfMemory)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[512,30981]"),
+        ResourceExhaustedError(None, None, "{{function_node __wrapped__StatelessRandomUniformV2}}"),
+        MemoryError("Unable to allocate 39.4 MiB for an array"),
+    ],
+)
+def test_an_exception_for_want_of_memory_says_so(store, error):
+    job = store.job(store.submit(Kind.TRAIN, QUICK))
+    told = faults.raised(job, error)
+    assert isinstance(told, OutOfMemory)
+    assert str(error).strip()[:20] in told.message
+    assert not isinstance(faults.raised(job, ValueError("no room for doubt")), OutOfMemory)
 
 
 def test_an_exception_in_the_fit_thread_ends_the_run_with_its_text(home, store, launcher):
@@ -189,6 +221,7 @@ def test_a_loss_that_explodes_ends_the_run_as_diverged_and_keeps_the_last_good_c
         "data": {"dataset": "synthetic", "max_len": 40},
         "model": {"optimizer": "sgd"},
         "training": {"epochs": 50, "batch_size": 4096, "learning_rate": 30},
+        "execution": {"steps_per_execution": 3},
     }
     job = run_job(Kind.TRAIN, config)
     assert job.status is Status.DIVERGED, job.error
@@ -198,7 +231,9 @@ def test_a_loss_that_explodes_ends_the_run_as_diverged_and_keeps_the_last_good_c
     assert "learning rate below 30" in job.error["hint"]
     assert f"The model of epoch {kept}, from before, is kept" in job.error["hint"]
     losses = [row.value for row in store.metrics(job, per="step") if row.name == "loss"]
+    at = losses.index(None)
     assert losses[-1] is None
+    assert f"at step {at % 3 + 1} of epoch {at // 3 + 1}" in job.error["message"]
     assert None not in losses[: 3 * kept]
     (state,) = (file for file in store.checkpoints(job.id).glob(f"state-{kept:05d}.*"))
     with np.load(state, allow_pickle=False) as arrays:
@@ -226,6 +261,7 @@ def test_a_validation_loss_that_is_none_ends_the_run_as_diverged_too(run_job):
         "data": {"dataset": "synthetic", "max_len": 40},
         "model": {"optimizer": "sgd"},
         "training": {"epochs": 50, "batch_size": 2048, "learning_rate": 100},
+        "execution": {"steps_per_execution": 5},
     }
     job = run_job(Kind.TRAIN, config)
     assert (job.status, job.checkpoint_epochs) == (Status.DIVERGED, 0)

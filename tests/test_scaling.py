@@ -261,20 +261,29 @@ config = parse_config(json.loads(sys.argv[1]))
 execution = layout.plan(config)
 strategy = layout.apply(config.layout, execution)
 corpus = datasets.prepare("synthetic", Path(sys.argv[2]), lambda *_: None)
-rows = (corpus.padded("train", 40)[:64], corpus.split_labels("train")[:64])
+rows = (corpus.padded("train", 40)[:72], corpus.split_labels("train")[:72])
 keras.utils.set_random_seed(1)
 with strategy.scope():
     model = models.build(config, vocabulary=corpus.vocabulary, classes=46, steps_per_execution=2)
     model.step_sums = metrics.StepSums(2)
 training = batches(*rows, 16, strategy=strategy)
-model.steps = (4, 0)
-model.fit(training.dataset, steps_per_epoch=4, shuffle=False, verbose=0)
+model.steps = (5, 0)
+fitted = model.fit(training.dataset, steps_per_epoch=5, shuffle=False, verbose=0)
 
 def apart():
     copies = [strategy.experimental_local_results(v.value) for v in model.trainable_variables]
     return max(float(np.max(np.abs(c[0].numpy() - c[-1].numpy()))) for c in copies)
 
 before = [v.numpy() for v in model.variables]
+taken = []
+duration_s = all_reduce._duration_s
+
+def counted_s(*asked):
+    began, seconds = model.optimizer.iterations.numpy(), duration_s(*asked)
+    taken.append(int(model.optimizer.iterations.numpy() - began))
+    return seconds
+
+all_reduce._duration_s = counted_s
 measured = all_reduce.measure(model, training, threading.Event())
 kept = all(np.array_equal(a, v.numpy()) for a, v in zip(before, model.variables))
 function, iterator, gaps = model.train_function, iter(training.dataset), [apart()]
@@ -287,7 +296,8 @@ gaps.append(apart())
 stopped = threading.Event()
 stopped.set()
 print("RESULT" + json.dumps({
-    "measured": measured, "kept": kept, "gaps": gaps,
+    "measured": measured, "kept": kept, "gaps": gaps, "taken": taken,
+    "steps": model.steps, "loss": fitted.history["loss"],
     "stopped": all_reduce.measure(model, training, stopped),
 }))
 """
@@ -313,6 +323,9 @@ def test_all_reduce_is_left_out_of_one_of_the_two_steps_and_the_model_is_kept(
     assert found["measured"]["step_without_s"] > 0
     assert found["measured"]["steps"] >= 10
     assert found["kept"]
+    assert found["steps"] == [5, 0]
+    assert set(found["taken"]) == {2}  # the end of an epoch of five steps cuts none short
+    assert found["loss"] == [pytest.approx(3.8, abs=0.2)]  # about ln 46
     together, after_a_step, after_one_without = found["gaps"]
     assert together == after_a_step == 0
     assert after_one_without > 0
@@ -506,14 +519,16 @@ def test_a_study_that_cannot_be_started(show: Open, store: Store, query: dict[st
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "words"),
+    ("batch_size", "bundle", "words"),
     [
-        ("7", "2 replicas cannot share 7 rows evenly; that run has a global batch of 8."),
-        ("64", "With a global batch of 64 an epoch has 4 steps, too few to be timed well."),
+        ("7", "", "2 replicas cannot share 7 rows evenly; that run has a global batch of 8."),
+        ("64", "", "With a global batch of 64 an epoch has 4 steps, too few to be timed well."),
+        ("8", "17", "With a global batch of 8 an epoch has 30 steps, too few to be timed well."),
     ],
 )
-def test_what_a_study_warns_of(show: Open, store: Store, batch_size: str, words: str) -> None:
+def test_what_a_study_warns_of(show: Open, store: Store, batch_size: str, bundle: str, words: str) -> None:
     prepared(store)
-    app = show("pages/scaling.py", data__dataset="synthetic", training__batch_size=batch_size)
+    query = {"training__batch_size": batch_size, "execution__steps_per_execution": bundle}
+    app = show("pages/scaling.py", data__dataset="synthetic", **{k: v for k, v in query.items() if v})
     assert words in texts(app)
     assert not app.button(key="start_study").disabled

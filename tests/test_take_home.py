@@ -47,6 +47,7 @@ RUNS: dict[str, tuple[dict[str, Any], float]] = {
         {
             "data": {"dataset": "synthetic", "max_len": 30},
             "training": {"epochs": 2, "batch_size": 1_024, "deterministic": True},
+            "execution": {"steps_per_execution": 8},
         },
         1e-6,
     ),

@@ -42,8 +42,6 @@ def measure(model: ReplicatedModel, batches: Batches, stop: threading.Event) -> 
     strategy = model.distribute_strategy
     if strategy.num_replicas_in_sync == 1:
         return None
-    # No execution is to be cut short by an epoch's end.
-    model.steps = (_MOST_EXECUTIONS * model.steps_per_execution, model.steps[1])
     with kept(model):
         model.make_train_function()  # a resumed run may have had no epoch left to train
         with_reduction: _Function = model.train_function
@@ -96,12 +94,18 @@ def no_reduction(model: ReplicatedModel) -> Iterator[None]:
 
 @contextmanager
 def kept(model: ReplicatedModel) -> Iterator[None]:
-    """Gives the model and its optimizer their values back, the same on all replicas."""
+    """Gives the model and its optimizer their values back, the same on all replicas.
+
+    Meanwhile no execution is cut short by the end of an epoch.
+    """
+    epoch = model.steps
+    model.steps = (_MOST_EXECUTIONS * model.steps_per_execution, epoch[1])
     variables = [*model.variables, *model.optimizer.variables]
     before = [variable.numpy() for variable in variables]
     try:
         yield
     finally:
+        model.steps = epoch
         with model.distribute_strategy.scope():
             for variable, value in zip(variables, before, strict=True):
                 variable.assign(value)

@@ -27,7 +27,7 @@ class ReplicatedModel(keras.Model):
     """
 
     steps = (0, 0)
-    """Batches of the datasets to train on and to validate on; 0 leaves finding their end to Keras."""
+    """Batches in an epoch of training and of validation; 0: Keras's own loop, without `step_sums`."""
     train_function: Any
     test_function: Any
     step_sums: StepSums | None = None
@@ -105,10 +105,10 @@ class ReplicatedModel(keras.Model):
 
         It computes each metric again, on several replicas 30 ms, where the last execution has read them.
         """
-        if not all(self.steps):
-            results: dict[str, Any] = self.get_metrics_result()
-            return results
-        return logs if self.step_sums is None else logs or self.step_sums.means()
+        if self.step_sums is not None and not logs:
+            return self.step_sums.means()
+        results: dict[str, Any] = logs if all(self.steps) else self.get_metrics_result()
+        return results
 
     def _counted(
         self, x: tf.Tensor, y: tf.Tensor, y_pred: tf.Tensor, weights: tf.Tensor, loss: tf.Tensor

@@ -5,8 +5,9 @@ Four things are done here that a plain ``shuffle().batch()`` does not:
 * The order of an epoch comes from the seed and the epoch's number alone. Keras looks into a dataset a
   different number of times for each strategy, so a reshuffling pipeline would give each another order
   (Keras 3.15).
-* One iteration goes through all epochs. From a dataset that ends Keras 3.15 makes two iterators for each
-  epoch (``keras/src/trainers/epoch_iterator.py``), which takes 30 ms each on two replicas.
+* The datasets have no end: one iterator lasts a whole training, and one a validation. Of a dataset that
+  ends Keras 3.15 makes two for each epoch (``keras/src/trainers/epoch_iterator.py``), which takes 30 ms each
+  on two replicas.
 * The last, partial batch is filled up to a whole one with rows of weight 0. A batch that replicas cannot
   share evenly either fails ("AddN") or is averaged per replica first, which weighs its rows unequally
   (TensorFlow 2.21). A real row of a batch with R real rows weighs 1/R, so that the weighted sum over all
