@@ -63,9 +63,8 @@ def _show(store: Store, models: list[Judged]) -> None:
     field(store, models)
 
 
-with page(
-    "Evaluate", "What a finished run's model gets right, what it confuses, and which words it goes by."
-) as store:
+def _draw(store: Store) -> None:
+    """All of it; in a function, because a session keeps its page's module with all that it names."""
     runs = store.jobs(kinds=RUNS, limit=100)
     run_id = draft.chosen_run()
     run = None
@@ -98,3 +97,9 @@ with page(
             found = [model for job, which in asked if (model := judged(store, job, which)) is not None]
             if len(found) == len(asked):
                 _show(store, found)
+
+
+with page(
+    "Evaluate", "What a finished run's model gets right, what it confuses, and which words it goes by."
+) as store:
+    _draw(store)

@@ -91,7 +91,8 @@ def _room(store: Store) -> None:
     )
 
 
-with page("Runs", "Every run, to find again, compare, and take away.") as store:
+def _draw(store: Store) -> None:
+    """All of it; in a function, because a session keeps its page's module with all that it names."""
     _import(store)
     jobs = store.jobs(kinds=RUNS)
     if jobs:
@@ -110,3 +111,7 @@ with page("Runs", "Every run, to find again, compare, and take away.") as store:
             "No run has been recorded yet. Start one on the page Training, or import a log.",
             icon=":material/table_rows:",
         )
+
+
+with page("Runs", "Every run, to find again, compare, and take away.") as store:
+    _draw(store)

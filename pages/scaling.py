@@ -147,9 +147,8 @@ def _name(jobs: list[Job]) -> str:
     return f"{jobs[0].study}: {jobs[0].scaling} scaling, replicas {replicas}, {when}"
 
 
-with page(
-    "Scaling", "The same training on more and more replicas: what they gain, and what synchronising costs."
-) as store:
+def _draw(store: Store) -> None:
+    """All of it; in a function, because a session keeps its page's module with all that it names."""
     studies = store.studies(limit=_LATEST)
     if not draft.value("study") and studies:
         st.session_state["study"] = studies[0][0].study
@@ -175,3 +174,9 @@ with page(
             "No study has been started yet. Start one above; speed-up and efficiency appear here.",
             icon=":material/speed:",
         )
+
+
+with page(
+    "Scaling", "The same training on more and more replicas: what they gain, and what synchronising costs."
+) as store:
+    _draw(store)

@@ -223,7 +223,8 @@ def _run(store: Store, run_id: str) -> None:
         downloads(store, job)
 
 
-with page("Training", "Start a run, watch it learn, and see where it begins to overfit.") as store:
+def _draw(store: Store) -> None:
+    """All of it; in a function, because a session keeps its page's module with all that it names."""
     runs = store.jobs(kinds=RUNS, limit=100)
     chosen = draft.chosen_run()
     if chosen is None and runs and not runs[0].status.is_final:
@@ -240,3 +241,7 @@ with page("Training", "Start a run, watch it learn, and see where it begins to o
             "No run has been started yet. Start one above; the curves appear here.",
             icon=":material/show_chart:",
         )
+
+
+with page("Training", "Start a run, watch it learn, and see where it begins to overfit.") as store:
+    _draw(store)

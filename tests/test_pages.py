@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import gc
 import json
 import math
 import operator
@@ -25,7 +26,7 @@ from core.analysis import memory
 from core.config import DeviceLayout, RunConfig
 from core.dashboard import draft, units
 from core.errors import DownloadFailed, RunNotFound
-from core.records import Job, Kind, LogLine, Metric, Status
+from core.records import Job, Kind, LogLine, Metric, Scaling, Status
 from core.store import Store
 from tests.browser_app import BROWSERS
 from tests.conftest import ROOT
@@ -981,3 +982,17 @@ def test_optimizers_are_called_as_keras_calls_them(show: Open, store: Store) -> 
     assert "64 and 32 filters, SGD" in texts(start)
     training = show("pages/training.py", model__optimizer="sgd")
     assert "MirroredStrategy on 2 logical CPUs; SGD." in texts(training)
+
+
+@pytest.mark.parametrize("page", ["training", "evaluate", "runs", "scaling"])
+def test_a_session_keeps_no_list_of_all_runs(show: Open, store: Store, page: str) -> None:
+    """What fragments and callbacks keep of a page's module stays for minutes after a viewer has left."""
+    prepared(store)
+    for _ in range(20):
+        finished_run(store, epochs=1)
+    study = store.submit_study(Scaling.STRONG, [RunConfig().model_dump(mode="json")] * 20)
+    run = running_run(store, epochs=1)
+    app = show(f"pages/{page}.py", run=run.id, study=study)
+    gc.collect()
+    kept = [one for one in gc.get_objects() if isinstance(one, Job)]
+    assert len(kept) < 20, app
