@@ -202,6 +202,8 @@ class Launcher:
         """Writes the end of a job whose engine is gone; False when somebody else should first."""
         code = self._exits.get(engine.id)
         if code is None:
+            if engine.id in self._children:
+                return False  # it has ended just now: the next tick knows its exit code
             # A heartbeat far in the future means that the clock was set back since.
             if abs(time.time() - (job.heartbeat_at or 0)) < _GRACE_S:
                 return False

@@ -236,6 +236,46 @@ def test_an_engine_that_cannot_start_fails_its_jobs_with_its_last_words(store, m
     assert "no_such_backend" in job.error["details"]
 
 
+def test_an_engine_that_its_launcher_has_left_takes_no_job(store):
+    """One that was still starting when its launcher died; nobody would see how it ends."""
+    job_id = store.submit(Kind.TRAIN, QUICK)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    arguments = ["--home", str(store.home), "--role", "layout", "--id", "left"]
+    arguments += ["--owner", str(gone.pid), "--owner-started-at", "1.0"]
+    child = subprocess.Popen([sys.executable, "-m", "core.engine.worker", *arguments], cwd=ROOT)
+    store.add_engine(
+        Engine(
+            "left", "layout", child.pid, started_at(child.pid), gone.pid, time.time(), None, None, boot_id()
+        )
+    )
+    assert child.wait(timeout=60) == 0
+    job = store.job(job_id)
+    assert (job.status, job.engine_id) == (Status.QUEUED, None)
+
+
+def test_a_launcher_does_not_take_its_own_engine_for_lost(store):
+    """The engine dies after the launcher has asked for exit codes, and before it looks who lives."""
+    child = subprocess.Popen([sys.executable, "-c", "import os; os.abort()"])
+    engine = Engine(
+        "own", "layout", child.pid, started_at(child.pid), os.getpid(), time.time(), None, None, boot_id()
+    )
+    store.add_engine(engine)
+    job_id = store.submit(Kind.TRAIN, QUICK)
+    store.claim([Kind.TRAIN], "own")
+    wait_for(lambda: not is_alive(child.pid, engine.pid_started_at, engine.boot_id), 20, "its end")
+    time.sleep(3.5)  # a machine so busy that the last heartbeat is long ago
+    launcher = Launcher(store, keep_warm=False)
+    launcher._children["own"] = child
+    launcher.bury_dead_engines()
+    assert store.job(job_id).status is Status.RUNNING
+    launcher._tick()
+    job = store.job(job_id)
+    assert job.status is Status.FAILED
+    assert "aborted: signal 6" in job.error["message"]
+    launcher.close()
+
+
 @pytest.mark.parametrize(
     ("code", "words"),
     [

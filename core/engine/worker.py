@@ -93,16 +93,22 @@ class Worker:
             with suppress(StoreError):
                 version = self._store.data_version()
                 if version != seen:
+                    # Nobody would see how a job ends on an engine that its launcher has left.
+                    if not self._has_owner():
+                        return None
                     job = self._store.claim(ROLES[self._role], self._id)
                     if job is not None:
                         return job
                     seen = version
             if time.monotonic() - asked_owner > _OWNER_POLL_S:
                 asked_owner = time.monotonic()
-                if not is_alive(*self._owner, boot_id()):
+                if not self._has_owner():
                     return None
             self._stop.wait(_IDLE_POLL_S)
         return None
+
+    def _has_owner(self) -> bool:
+        return is_alive(*self._owner, boot_id())
 
     def _has_colleague(self) -> bool:
         return any(e.role == self._role and e.id != self._id for e in self._store.engines())
