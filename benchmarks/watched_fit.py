@@ -26,6 +26,7 @@ from core.config import RunConfig
 from core.engine import datasets, layout, models
 from core.engine.pipeline import batches
 from core.engine.worker import Worker
+from core.processes import started_at
 from core.records import Engine, Kind, Status
 from core.store import Store
 
@@ -221,8 +222,8 @@ def engine(name: str, home: Path, config: RunConfig) -> dict[str, Any]:
     store = Store(home)
     job_id, engine_id = store.submit(Kind.TRAIN, config.model_dump(mode="json")), secrets.token_hex(4)
     me, now = psutil.Process(), time.time()
-    owner = (me.pid, me.create_time())
-    store.add_engine(Engine(engine_id, "layout", me.pid, me.create_time(), me.pid, now, None, None))
+    owner = (me.pid, started_at(me.pid))
+    store.add_engine(Engine(engine_id, "layout", *owner, me.pid, now, None, None))
     epochs = watch()
     Worker(store, "layout", engine_id, owner).serve()
     job = store.job(job_id)
