@@ -158,7 +158,8 @@ class Launcher:
         """Ends the jobs of engines that are gone, and forgets those engines; starts none."""
         for engine in self._store.engines():
             known = engine.id in self._exits
-            if not known and self._lives(engine):
+            # One that was started here lives until its exit code is known, which tells more.
+            if not known and (engine.id in self._children or self._lives(engine)):
                 continue
             if engine.job is not None:
                 job = self._job_of(engine)
@@ -202,8 +203,6 @@ class Launcher:
         """Writes the end of a job whose engine is gone; False when somebody else should first."""
         code = self._exits.get(engine.id)
         if code is None:
-            if engine.id in self._children:
-                return False  # it has ended just now: the next tick knows its exit code
             # A heartbeat far in the future means that the clock was set back since.
             if abs(time.time() - (job.heartbeat_at or 0)) < _GRACE_S:
                 return False
