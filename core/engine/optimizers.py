@@ -8,6 +8,7 @@ names are too, because nobody should have to know the difference.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import keras
@@ -30,9 +31,9 @@ class _InOnePass(keras.optimizers.Optimizer):
         rates = self._rates(step, tf.cast(learning_rate, dtype))
         super()._backend_update_step(grads, trainable_variables, tf.stack(rates))
 
+    @abstractmethod
     def _rates(self, step: tf.Tensor, rate: tf.Tensor) -> list[tf.Tensor]:
         """What `update_step` gets, for a one-based step and its learning rate."""
-        raise NotImplementedError
 
 
 class Adam(_InOnePass, keras.optimizers.Adam):
