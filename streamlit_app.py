@@ -11,6 +11,7 @@ from core.access import Action
 from core.config import DATASET_NAMES, OPTIMIZER_NAMES, RunConfig, parse_config
 from core.dashboard import draft, units
 from core.dashboard.access import why_not
+from core.dashboard.fragments import fragment
 from core.dashboard.frame import page
 from core.dashboard.job_status import rerun_when_done
 from core.dashboard.messages import LOOKS, boundary, plain, problem, reuters_missing
@@ -166,7 +167,7 @@ with page(
     st.subheader("Recent runs", anchor=False)
     goes_on = bool(store.jobs(kinds=[Kind.TRAIN], statuses=[Status.QUEUED, *ACTIVE], limit=1))
     with st.container(key="recent"):
-        st.fragment(_recent, key=_RUNS)(store)
+        fragment(_recent, key=_RUNS)(store)
     if goes_on:
         # What begins or ends makes the sidebar's status draw the whole page anew.
         follow(lambda: [_RUNS])

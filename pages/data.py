@@ -12,6 +12,7 @@ from core.analysis import dataset as statistics
 from core.config import DATASET_NAMES, Dataset, RunConfig
 from core.corpus import Corpus, Split
 from core.dashboard import charts, draft, drawings, forms, units
+from core.dashboard.fragments import fragment
 from core.dashboard.frame import page
 from core.dashboard.job_status import rerun_when_done
 from core.dashboard.messages import boundary, plain, problem, reuters_missing
@@ -60,7 +61,7 @@ def _preparing(store: Store, state: Readiness, name: Dataset) -> None:
         f"{_DATASETS[name]} are being prepared. This is done once and takes some seconds.",
         icon=":material/hourglass_top:",
     )
-    st.fragment(_download, run_every=0.5)(store, job.id)
+    fragment(_download, run_every=0.5)(store, job.id)
     rerun_when_done(store, job)
 
 

@@ -12,6 +12,7 @@ from core.config import RunConfig
 from core.dashboard import draft, forms
 from core.dashboard.about import summary
 from core.dashboard.access import over_limits, why_not
+from core.dashboard.fragments import fragment
 from core.dashboard.frame import page
 from core.dashboard.job_status import rerun_when_done
 from core.dashboard.messages import boundary, plain, problem
@@ -116,7 +117,7 @@ def _answer(job: Job) -> None:
         problem(failed.get("message", "The step was not finished."), failed.get("hint", ""))
     else:
         plays = st.session_state.get(_PLAYS, False)
-        st.fragment(_parts, run_every=_TICK_S if plays else None)(job.result, timed=plays)
+        fragment(_parts, run_every=_TICK_S if plays else None)(job.result, timed=plays)
         on_one_device(job.result)
 
 

@@ -10,6 +10,7 @@ from core.dashboard import draft, forms, units
 from core.dashboard.about import summary
 from core.dashboard.access import over_limits, why_not
 from core.dashboard.chooser import chooser
+from core.dashboard.fragments import fragment
 from core.dashboard.frame import page
 from core.dashboard.job_status import rerun_when_done
 from core.dashboard.messages import boundary
@@ -166,7 +167,7 @@ def _draw(store: Store) -> None:
         )
     if chosen:
         live = any(not job.status.is_final for job in store.study(chosen))
-        st.fragment(study_panel, key=_PANEL)(store, chosen, live=live)
+        fragment(study_panel, key=_PANEL)(store, chosen, live=live)
         if live:
             follow(lambda: [_PANEL])
     else:

@@ -12,6 +12,7 @@ from core.dashboard.about import about, summary
 from core.dashboard.access import over_limits, why_not
 from core.dashboard.chooser import choose
 from core.dashboard.downloads import downloads
+from core.dashboard.fragments import fragment
 from core.dashboard.frame import page
 from core.dashboard.job_status import rerun_when_done
 from core.dashboard.lint_panel import config_findings
@@ -213,7 +214,7 @@ def _run(store: Store, run_id: str) -> None:
     job = shown.job
     # A finished run is drawn once; it costs nothing however long somebody looks at it.
     drawn = None if job.status.is_final else Drawn()
-    st.fragment(live_panel, key=PANEL)(store, run_id, drawn)
+    fragment(live_panel, key=PANEL)(store, run_id, drawn)
     about(job)
     if drawn is not None:
         follow(lambda: news(view(store, run_id), drawn), lambda: shown.is_starting)

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, WebSocketRoute, expect
+from streamlit.proto.BackMsg_pb2 import BackMsg
 
 from core.config import RunConfig
 from core.errors import DownloadFailed
@@ -164,6 +165,75 @@ def test_recent_run_opens_from_start(browser: Browser, recorded: tuple[str, Stor
         page.mouse.click(box["x"] + 60, box["y"] + 52)
         heading(page, "Training")
         expect(page).to_have_url(re.compile(f"run={newest.id}"))
+
+
+class LateRequests:
+    """Stands between the browser and the server, and asks once more for a part of a page that is being left.
+
+    A browser may ask so until it hears of the next page: a timer is due, somebody clicks.
+    """
+
+    def __init__(self, page: Page) -> None:
+        self.asked: bytes = b""
+        """What the browser last asked of a part of the page."""
+        self._waits = False
+        self._left = 0
+        page.route_web_socket(re.compile("_stcore/stream"), self._connect)
+
+    def begin(self) -> None:
+        """Asks with some of the answers to the next click."""
+        self._waits = True
+
+    def _connect(self, browser: WebSocketRoute) -> None:
+        server = browser.connect_to_server()
+
+        def to_server(message: bytes | str) -> None:
+            assert isinstance(message, bytes)
+            server.send(message)
+            part = _part(message)
+            if self._waits and part != _part(self.asked):
+                self._waits, self._left = False, 10
+            elif part:
+                self.asked = message
+
+        def to_browser(message: bytes | str) -> None:
+            browser.send(message)
+            if self._left:
+                self._left -= 1
+                server.send(self.asked)
+
+        browser.on_message(to_server)
+        server.on_message(to_browser)
+
+
+def _part(message: bytes) -> str:
+    """The part of the page that a request is for; empty when it is for a whole page."""
+    return BackMsg.FromString(message).rerun_script.fragment_id
+
+
+def test_requests_to_a_page_that_has_been_left_do_no_harm(browser: Browser, tmp_path: Path) -> None:
+    store = Store(tmp_path / "home")
+    prepared(store)
+    done = finished_run(store)
+    running_run(store, epochs=2)
+    with dashboard(store.home, **WATCH) as address, tab(browser) as page:
+        late = LateRequests(page)
+        page.goto(address)
+        heading(page, "Mirrorboard")
+        wait_for(lambda: not page.wait_for_timeout(50) and late.asked, 20, "the page's pulse")
+        late.begin()
+        box = page.locator(".st-key-recent canvas").first.bounding_box()
+        assert box is not None
+        page.mouse.click(box["x"] + 60, box["y"] + 87)
+        heading(page, "Training")
+        expect(page).to_have_url(re.compile(f"run={done.id}"))
+        for name, title in {"Runs": "Runs", "Start": "Mirrorboard", "4. Training": "Training"}.items():
+            late.begin()
+            page.get_by_test_id("stSidebar").get_by_role("link", name=name).click()
+            heading(page, title)
+            page.wait_for_timeout(500)
+            heading(page, title)
+    store.close()
 
 
 def test_recent_runs_follow_a_run_without_flicker_and_open_at_a_click(

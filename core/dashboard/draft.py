@@ -143,21 +143,30 @@ _CHOSEN_RUN = "run"
 _PAGE = "page"
 
 
-def restore(page: str) -> None:
+def restore(page: str) -> bool:
     """Brings the settings of the address into a new session, and defaults for the rest.
 
     Args:
         page: The page that is drawn. The address chooses the run when the viewer arrives there; later it only
             follows what the viewer chooses, a moment behind.
+
+    Returns:
+        Whether the viewer comes from another page of the same session.
     """
     for name, setting in _ADDRESSED.items():
         if name not in st.session_state:
             text = st.query_params.get(name)
             st.session_state[name] = setting.default if text is None else setting.decoded(text)
-    arrives = st.session_state.get(_PAGE) != page
+    before = st.session_state.get(_PAGE)
     st.session_state[_PAGE] = page
-    if arrives and _CHOSEN_RUN in st.query_params:
+    if before != page and _CHOSEN_RUN in st.query_params:
         st.session_state[_CHOSEN_RUN] = st.query_params[_CHOSEN_RUN][:_LONGEST_ID]
+    return before not in (None, page)
+
+
+def page() -> str:
+    """The page that is drawn."""
+    return str(st.session_state[_PAGE])
 
 
 def address() -> dict[str, str]:

@@ -17,6 +17,7 @@ from core.config import RunConfig, parse_config
 from core.corpus import Corpus
 from core.dashboard import charts, units
 from core.dashboard.answers import answer
+from core.dashboard.fragments import fragment
 from core.dashboard.job_status import rerun_when_done
 from core.dashboard.messages import boundary, plain, problem
 from core.dashboard.server import load_corpus
@@ -90,7 +91,7 @@ def judged(store: Store, run: Job, which: Which) -> Judged | None:
         if job is None:
             return None
         if job.status is not Status.COMPLETED:
-            st.fragment(_stage, run_every=0.5)(store, job.id, run.title)
+            fragment(_stage, run_every=0.5)(store, job.id, run.title)
             return None
     corpus = load_corpus(store, parse_config(run.config).data.dataset)
     predictions, evaluation = _read(file, file.stat().st_mtime_ns, corpus.name, corpus)

@@ -12,6 +12,7 @@ from functools import partial
 import streamlit as st
 from streamlit import runtime
 
+from core.dashboard.fragments import fragment
 from core.dashboard.messages import boundary, problem
 from core.errors import MirrorboardError
 
@@ -142,7 +143,7 @@ def file_buttons(place: str, of: str = "") -> Iterator[FileButtons]:
     tries: _Tries = st.session_state.setdefault(f"{place}_tries", _Tries())
     with st.container(key=place):
         yield FileButtons(tries, of)
-    st.fragment(_tell)(tries, place, of)
+    fragment(_tell)(tries, place, of)
 
 
 def _tell(tries: _Tries, place: str, of: str) -> None:

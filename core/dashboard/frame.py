@@ -10,6 +10,7 @@ import streamlit as st
 
 from core.access import Person
 from core.dashboard import access, draft, entrance
+from core.dashboard.fragments import leave_others
 from core.dashboard.job_status import FOLLOWED, job_status
 from core.dashboard.messages import boundary, problem
 from core.dashboard.navigation import CODE, EVALUATE, ONE_STEP, RUNS, SCALING, START, STEPS, link
@@ -55,7 +56,8 @@ def page(title: str, lead: str = "") -> Iterator[Store]:
     st.html(_STYLE)
     st.logo(str(_LOGO), icon_image=str(_ICON), size="large")
     person = _admitted()
-    draft.restore(title)
+    if draft.restore(title):
+        leave_others()
     st.session_state[FOLLOWED] = False
     with st.sidebar:
         _links()

@@ -9,6 +9,7 @@ import streamlit as st
 from core import retention
 from core.config import DATASET_NAMES, parse_config
 from core.dashboard import draft, units
+from core.dashboard.fragments import fragment
 from core.dashboard.messages import LOOKS, boundary, plain
 from core.dashboard.navigation import STEPS
 from core.records import ACTIVE, Job, Kind, Status
@@ -26,7 +27,7 @@ _IDLE_S = 20.0
 def rerun_when_done(store: Store, job: Job, every_s: float = 0.2) -> None:
     """Runs the page again as soon as a job has ended."""
     if not job.status.is_final:
-        st.fragment(_wait, run_every=every_s)(store, job.id)
+        fragment(_wait, run_every=every_s)(store, job.id)
 
 
 def _wait(store: Store, job_id: str) -> None:
@@ -40,7 +41,7 @@ def job_status(store: Store, title: str) -> None:
     active = _active(store)
     # A live page has a pulse of its own, which draws this along with the rest.
     every_s = _ACTIVE_S if active and not st.session_state[FOLLOWED] else _IDLE_S
-    status = st.fragment(_status, run_every=every_s, key=JOB_STATUS)
+    status = fragment(_status, run_every=every_s, key=JOB_STATUS)
     status(store, _signature(active), title)
 
 

@@ -14,6 +14,8 @@ from collections.abc import Callable
 
 import streamlit as st
 
+from core.dashboard import draft
+from core.dashboard.fragments import fragment
 from core.dashboard.job_status import FOLLOWED, JOB_STATUS
 from core.errors import MirrorboardError
 
@@ -86,8 +88,11 @@ def follow(news: Callable[[], list[str]], is_soon: Callable[[], bool] = lambda: 
         news: Keys of the fragments in which something has changed. The sidebar's is drawn with them.
         is_soon: Whether the viewer waits for something that is about to begin.
     """
+    page = draft.page()
 
     def look() -> None:
+        if draft.page() != page:
+            return  # asked late: see `core.dashboard.fragments`
         st.session_state[_LOOKED_AT] = time.monotonic()
         try:
             changed = news()
@@ -98,7 +103,7 @@ def follow(news: Callable[[], list[str]], is_soon: Callable[[], bool] = lambda: 
 
     st.session_state[FOLLOWED] = True
     with st.container(key="pulse"):
-        st.fragment(_tick, key="pulse")(look, is_soon)
+        fragment(_tick, key="pulse")(look, is_soon)
 
 
 def _tick(look: Callable[[], None], is_soon: Callable[[], bool]) -> None:

@@ -12,6 +12,7 @@ from core import retention
 from core.analysis.criteria import Thresholds, accuracy_name
 from core.dashboard import charts, draft, forms, lifecycle, units
 from core.dashboard.access import is_hosted
+from core.dashboard.fragments import fragment
 from core.dashboard.job_status import run_share
 from core.dashboard.live import RunView, view
 from core.dashboard.log import explained
@@ -84,15 +85,15 @@ def live_panel(store: Store, run_id: str, drawn: Drawn | None) -> None:
             _outcome(job)
         with st.container(key="run_progress"):
             if not job.status.is_final:
-                st.fragment(_progress, key=_PROGRESS)(store, shown)
+                fragment(_progress, key=_PROGRESS)(store, shown)
         with st.container(key="run_figures"):
-            st.fragment(_figures, key="figures")(shown)
+            fragment(_figures, key="figures")(shown)
         with st.container(key="run_curves"):
             if job.status is not Status.QUEUED or shown.history:
                 _curves(shown)
         with st.container(key="run_stopping"):
             stopping(shown)
-        st.fragment(_log, key=_LOG)(shown)
+        fragment(_log, key=_LOG)(shown)
 
 
 def _head(store: Store, job: Job) -> None:
@@ -233,10 +234,10 @@ def _curves(shown: RunView) -> None:
     axis: charts.Axis = draft.value("axis") if shown.steps_per_epoch else "epoch"
     thresholds = chosen_thresholds()
     accuracy = draft.value("accuracy") if accuracies else None
-    st.fragment(_batches, key="batches")(shown, axis, thresholds, accuracy)
-    st.fragment(_strips, key="strips")(shown, axis, thresholds)
+    fragment(_batches, key="batches")(shown, axis, thresholds, accuracy)
+    fragment(_strips, key="strips")(shown, axis, thresholds)
     with st.container(key="run_system"):
-        st.fragment(_machine, key="machine")(shown, axis)
+        fragment(_machine, key="machine")(shown, axis)
 
 
 def _batches(shown: RunView, axis: charts.Axis, thresholds: Thresholds, accuracy: str | None) -> None:

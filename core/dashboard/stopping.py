@@ -9,6 +9,7 @@ import streamlit as st
 
 from core.analysis.criteria import Stop, Thresholds
 from core.dashboard import draft, units
+from core.dashboard.fragments import fragment
 from core.dashboard.live import RunView
 from core.dashboard.messages import boundary, plain
 
@@ -120,7 +121,7 @@ def stopping(shown: RunView) -> None:
         return
     thresholds = chosen_thresholds()
     st.subheader("What would have happened", anchor=False)
-    st.fragment(_saved, key="saved")(shown, thresholds)
+    fragment(_saved, key="saved")(shown, thresholds)
     st.caption(
         "GL: validation loss so many percent above its lowest. PQ: GL divided by how much the training loss"
         " still falls within a strip of k epochs. UP: validation loss higher at the end of so many strips in"
