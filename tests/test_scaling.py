@@ -400,6 +400,7 @@ def test_finished_study(show: Open, store: Store) -> None:
     assert "Amdahl's law fits with a serial fraction of 20.6 %" in said
     assert "All-reduce takes 25 % of a step on 4 replicas." in said
     assert "no speed-up is expected; what you see is the cost of synchronising" in said
+    assert "run faster all the same" in said
     table = app.table[0].value.set_index("Replicas")
     assert table.loc["4"].drop("Run").to_dict() == {
         "Global batch": "32 = 4 × 8",
@@ -429,6 +430,15 @@ def test_finished_study(show: Open, store: Store) -> None:
         [1, 1.6, 2.564], rel=1e-3
     )
     assert "stop_study" not in [button.key for button in app.button]
+
+
+def test_replicas_that_are_no_faster_are_not_said_to_be(show: Open, store: Store) -> None:
+    study = study_of(store, 1, 2)
+    record(store, study, 1, 0.010)
+    record(store, study, 2, 0.0097)
+    said = texts(show("pages/scaling.py", study=study))
+    assert "no speed-up is expected" in said
+    assert "run faster all the same" not in said
 
 
 def test_weak_scaling_has_gustafsons_law(show: Open, store: Store) -> None:

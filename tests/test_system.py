@@ -89,6 +89,15 @@ def test_charts_stand_beneath_the_curves_on_their_axis(
     assert "Power of the GPUs" not in shown
 
 
+@pytest.mark.parametrize(("samples", "mode"), [(1, "markers"), (2, "lines")])
+def test_a_single_sample_is_seen(show: Open, store: Store, samples: int, mode: str) -> None:
+    job = running_run(store, epochs=3)
+    for step in range(samples):
+        store.report(job, samples=[Sample(1.0 + step, step, "process_memory_bytes", 2.0**30)])
+    (curve,) = charts(show("pages/training.py", run=job.id))["Memory in use"]["figure"]["data"]
+    assert (curve["mode"], curve["marker"]["color"]) == (mode, curve["line"]["color"])
+
+
 def test_a_run_without_samples_has_no_such_charts(show: Open, store: Store) -> None:
     job = running_run(store, epochs=3)
     assert "Memory in use" not in charts(show("pages/training.py", run=job.id))

@@ -33,6 +33,8 @@ _LAWS = {
     Scaling.STRONG: "Amdahl's law: speed-up = 1 / (s + (1 − s) / n), with the serial fraction s fitted.",
     Scaling.WEAK: "Gustafson's law: speed-up = s + (1 − s) n, with the serial fraction s fitted.",
 }
+_FASTER = 1.05
+"""Speed-up that is more than noise."""
 
 
 @dataclass(frozen=True)
@@ -152,11 +154,13 @@ def _progress(jobs: Sequence[Job]) -> None:
 def _verdict(analysis: Analysis, jobs: Sequence[Job]) -> None:
     st.info(plain(verdict(analysis)), icon=":material/insights:")
     if shares_devices(jobs):
-        st.warning(
+        caveat = (
             "The replicas are logical devices of one physical device: no speed-up is expected; what you see"
-            " is the cost of synchronising.",
-            icon=":material/call_split:",
+            " is the cost of synchronising."
         )
+        if any(scaled.speed_up > _FASTER for scaled in analysis.scaled.values()):
+            caveat += " Here they run faster all the same: one replica alone leaves part of the device idle."
+        st.warning(caveat, icon=":material/call_split:")
 
 
 def _charts(analysis: Analysis, study: str, runs: Sequence[_Run]) -> None:

@@ -51,8 +51,9 @@ def system_curve(
             x=x.astype(precision),
             y=y[drawn].astype(precision),
             name=label,
-            mode="lines",
+            mode="lines" if len(sampled) > 1 else "markers",  # of one sample a line shows nothing
             line={"width": 2, "color": f"var(--palette-{len(figure.data)})"},
+            marker={"color": f"var(--palette-{len(figure.data)})"},
             hovertemplate=f"%{{y:.1f}} {unit}<extra>{label}</extra>",
         )
         last.append(f"{label} {y[-1]:.1f} {unit}")
