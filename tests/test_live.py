@@ -8,16 +8,19 @@ import json
 import math
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+import streamlit
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from streamlit.testing.v1 import AppTest
 
 from benchmarks.session import Seen, watch
+from core.dashboard import pulse
 from core.dashboard.charts.series import MOST_POINTS, Series, shown, thinned
 from core.dashboard.live import RunView, view
 from core.dashboard.pulse import REFRESH_S, SHORTEST_S, Timetable
@@ -218,6 +221,33 @@ def test_looks_that_take_long_are_further_apart() -> None:
     apart = timetable.wait_s(100.0) - timetable.wait_s(100.0)
     assert -apart == pytest.approx(SHORTEST_S, rel=1e-3)
     assert timetable.wait_s(1e4) == SHORTEST_S
+
+
+LIVE_PAGE = """
+import streamlit as st
+from core.dashboard.pulse import follow
+
+def news():
+    st.session_state["looks"] += 1
+    return []
+
+st.session_state.setdefault("page", "Runs")
+st.session_state.setdefault("looks", 0)
+follow(news)
+"""
+
+
+def test_a_page_that_has_been_left_looks_for_no_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    def timer(key: str, data: dict[str, Any], on_due_change: Callable[[], None]) -> None:
+        streamlit.button("It is due", key, on_click=on_due_change)
+
+    monkeypatch.setattr(pulse, "_ask", timer)
+    app = sound(AppTest.from_string(LIVE_PAGE).run())
+    sound(app.button("pulse_timer").click().run())
+    assert app.session_state["looks"] == 1
+    app.session_state["page"] = "Training"
+    sound(app.button("pulse_timer").click().run())
+    assert app.session_state["looks"] == 1
 
 
 def test_only_so_many_runs_are_kept(store: Store) -> None:

@@ -47,13 +47,14 @@ def system_curve(
         y = sampled.values / scale
         drawn = curves.drawn_steps(sampled)
         x = sampled.steps[drawn] * (curves.scale / curves.steps_per_epoch)
+        colour = f"var(--palette-{len(figure.data)})"
         figure.add_scatter(
             x=x.astype(precision),
             y=y[drawn].astype(precision),
             name=label,
             mode="lines" if len(sampled) > 1 else "markers",  # of one sample a line shows nothing
-            line={"width": 2, "color": f"var(--palette-{len(figure.data)})"},
-            marker={"color": f"var(--palette-{len(figure.data)})"},
+            line={"width": 2, "color": colour},
+            marker={"color": colour},
             hovertemplate=f"%{{y:.1f}} {unit}<extra>{label}</extra>",
         )
         last.append(f"{label} {y[-1]:.1f} {unit}")
