@@ -207,7 +207,10 @@ class TrainingConfig(_Frozen):
     """Epochs without improvement of `monitor` after which training stops early; None: never."""
     monitor: Monitor = "val_loss"
     restore_best: bool = True
-    """After an early stop, go back to the weights of the best epoch."""
+    """After an early stop, the code to take home goes back to the weights of the best epoch.
+
+    A run keeps those and the last ones.
+    """
     deterministic: bool = False
     """Make TensorFlow's operations reproducible bit by bit, at some cost in speed."""
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from core.analysis.calibration import Bin, bars
-from core.analysis.criteria import duration_after
-from core.analysis.overfitting import diagnose
+from core.analysis.criteria import History, duration_after
+from core.analysis.overfitting import Diagnosis, diagnose
 from core.corpus import CLASSES
 from core.errors import ConfigError
-from core.records import Job, Kind, Metric
+from core.records import Job, Kind, Metric, Status
 from core.store import Store
 
 MAX_VALUES = 100_000
@@ -97,6 +97,11 @@ def add_import(
     )
 
 
+def diagnosis(job: Job, epochs: History) -> Diagnosis:
+    """What a run's history shows."""
+    return diagnose(epochs, num_classes=classes(job), has_diverged=job.status is Status.DIVERGED)
+
+
 def report(store: Store, run_id: str) -> dict[str, Any]:
     """A run with its configuration, model, history and diagnosis.
 
@@ -115,7 +120,7 @@ def report(store: Store, run_id: str) -> dict[str, Any]:
         **{key: result.get(key) for key in ("steps_per_epoch", "validation_steps", "devices", "engine")},
         "early_stop": result.get("early_stop"),
         "history": epochs,
-        "diagnosis": diagnose(epochs, num_classes=classes(job)).to_json(),
+        "diagnosis": diagnosis(job, epochs).to_json(),
         "error": job.error,
         "duration_s": job.duration_s,
     }

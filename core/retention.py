@@ -110,8 +110,8 @@ def needed_bytes(config: RunConfig) -> int:
     """What a run will take of the disk, estimated from its model's parameters and its steps."""
     need = memory.needed(config)
     weights = need.parameters * need.value_bytes
-    # A state holds the weights and what the optimizer keeps, but no gradients; early stopping, its best.
-    state = weights * (need.values_each - 1 + (config.training.patience is not None))
+    # A state holds the weights and what the optimizer keeps, but no gradients.
+    state = weights * (need.values_each - 1)
     values = config.training.epochs * (config.steps(EXAMPLES["train"]) * _STEP_BYTES + _EPOCH_BYTES)
     return _CHECKPOINTS * (state + weights) + values
 

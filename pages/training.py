@@ -15,6 +15,7 @@ from core.dashboard.downloads import downloads
 from core.dashboard.fragments import fragment
 from core.dashboard.frame import page
 from core.dashboard.job_status import rerun_when_done
+from core.dashboard.lifecycle import MONITORS
 from core.dashboard.lint_panel import config_findings
 from core.dashboard.live import view
 from core.dashboard.messages import boundary, problem, reuters_missing
@@ -25,8 +26,6 @@ from core.dashboard.server import load_corpus, machine, missing_device, readines
 from core.errors import ConfigError, DatasetError, RunNotFound
 from core.records import RUNS, Kind
 from core.store import Store
-
-_MONITORS = {"val_loss": "Validation loss", "val_sparse_categorical_accuracy": "Validation accuracy"}
 
 
 def _form(error: ConfigError | None) -> None:
@@ -76,8 +75,8 @@ def _form(error: ConfigError | None) -> None:
         with three:
             st.selectbox(
                 "Monitored",
-                list(_MONITORS),
-                format_func=_MONITORS.__getitem__,
+                list(MONITORS),
+                format_func=MONITORS.__getitem__,
                 key="training.monitor",
                 persist_state="session",
             )
@@ -86,7 +85,8 @@ def _form(error: ConfigError | None) -> None:
                 "training.restore_best",
                 "Restore the best weights",
                 error,
-                help="After an early stop, go back to the weights of the best epoch.",
+                help="For the code to take home: after an early stop, it goes back to the weights of the best"
+                " epoch. A run keeps those and the last ones.",
             )
 
 

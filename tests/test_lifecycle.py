@@ -117,7 +117,7 @@ def test_patience_survives_a_resume_and_an_extended_run_gets_it_anew(store, laun
     assert ended(store, job_id, 10).status is Status.PAUSED
     store.resume(job_id)
     done = ended(store, job_id)
-    assert done.result["early_stop"] == {"epoch": 4, "best_epoch": 1, "restored_best": True}
+    assert done.result["early_stop"] == {"epoch": 4, "best_epoch": 1}
     assert (done.status, done.checkpoint["best_epoch"]) == (Status.COMPLETED, 1)
     with pytest.raises(RunStateError, match="is completed: it cannot be resumed"):
         store.resume(job_id)
@@ -169,7 +169,7 @@ def test_a_disk_that_takes_no_checkpoint_ends_no_training_and_is_told(home, stor
 
 def state(epochs: int) -> State:
     weights = [np.full((3, 2), float(epochs)), np.array([1, 2], np.int64)]
-    return State(epochs, weights, [np.array(7)], 1, 0.5, Patience(0.5, 0, epochs), weights)
+    return State(epochs, weights, [np.array(7)], 1, 0.5, Patience(0.5, 0, epochs))
 
 
 def test_two_generations_and_their_best_epochs_are_kept(tmp_path):

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from streamlit.testing.v1 import AppTest
 
 from benchmarks.session import Seen, watch
+from core import report
+from core.dashboard import charts as charts_package
 from core.dashboard import pulse
 from core.dashboard.charts.series import MOST_POINTS, Series, shown, thinned
 from core.dashboard.live import RunView, view
@@ -191,6 +193,55 @@ def test_the_log_keeps_its_newest_lines(store: Store) -> None:
     shown_run._read_at = 0.0
     shown_run.refresh()
     assert [line.text for line in shown_run.log] == [f"line {i}" for i in range(300, 500)]
+
+
+def test_a_log_grows_while_others_go_through_it(store: Store) -> None:
+    job = running_run(store, epochs=1)
+    shown_run = view(store, job.id)
+    going_through = iter(shown_run.log)
+    store.report(job, logs=[LogLine(0.0, "info", "stderr", "one more")])
+    shown_run._read_at = 0.0
+    shown_run.refresh()
+    assert [line.text for line in going_through] == ["Using MirroredStrategy with devices"]
+    assert shown_run.log[-1].text == "one more"
+
+
+# What the charts are of
+
+
+@pytest.mark.parametrize(("axis", "unit"), [("epoch", 1), ("step", 281)])
+def test_a_run_that_is_ended_in_mid_epoch_shows_how_it_ended(
+    store: Store, axis: charts_package.Axis, unit: int
+) -> None:
+    job = running_run(store, epochs=3)
+    add_steps(store, job, noise(150), first=3 * 281)
+    store.finish(job.id, Status.DIVERGED)
+    for chart in (view(store, job.id).loss, view(store, job.id).gap):
+        begin, end = json.loads(chart(axis, {}))["figure"]["layout"]["xaxis"]["range"]
+        assert (begin, end) == (0, pytest.approx(4 * unit * 1.02)), chart
+
+
+def test_epochs_from_elsewhere_are_drawn_where_they_are(store: Store) -> None:
+    epochs = [{"epoch": 20 + i, "loss": 2.0 - 0.1 * i, "val_loss": 2.0 + 0.1 * i} for i in range(10)]
+    run_id = report.add_import(store, epochs, file="later.csv")
+    figure = json.loads(view(store, run_id).loss("epoch", {}))["figure"]
+    assert figure["layout"]["xaxis"]["range"] == [19, pytest.approx(29.2)]
+    drawn = [list(column(trace["x"])) for trace in figure["data"] if trace["x"]]
+    assert drawn == [list(range(20, 30))] * 2
+    best = next(note for note in figure["layout"]["annotations"] if "best epoch" in note["text"])
+    assert (best["x"], best["xanchor"]) == (20, "left")
+
+
+def test_no_more_epochs_are_recommended_to_a_run_that_has_diverged(store: Store) -> None:
+    job = running_run(store, epochs=3)
+    shown_run = view(store, job.id)
+    assert "lowest at epoch 3" not in shown_run.diagnosis.sentence
+    store.finish(job.id, Status.DIVERGED)
+    shown_run.refresh()
+    told = "The training diverged in epoch 4. Validation loss was lowest at epoch 3 (1.523)."
+    assert shown_run.diagnosis.sentence == told
+    assert report.report(store, job.id)["diagnosis"]["verdict"] == "diverged"
+    assert told in shown_run.loss("epoch", {}).decode()
 
 
 # The pulse

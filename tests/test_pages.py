@@ -27,6 +27,7 @@ from core.config import DeviceLayout, RunConfig
 from core.dashboard import draft, units
 from core.errors import DownloadFailed, RunNotFound
 from core.records import Job, Kind, LogLine, Metric, Scaling, Status
+from core.report import add_import
 from core.store import Store
 from tests.browser_app import BROWSERS
 from tests.conftest import ROOT
@@ -39,6 +40,7 @@ from tests.recorded import (
     claimed,
     finished_run,
     prepared,
+    rows_of,
     running_run,
 )
 
@@ -879,6 +881,25 @@ def test_loss_that_is_not_finite_breaks_the_line(show: Open, store: Store) -> No
     ]  # fmt: skip
     figures = {metric.label: metric.value for metric in app.metric}
     assert figures["Best epoch"] == "3 of 4"
+
+
+@pytest.mark.parametrize(
+    ("monitor", "words"),
+    [("val_loss", "validation loss"), ("val_sparse_categorical_accuracy", "validation accuracy")],
+)
+def test_an_early_stop_says_what_had_not_improved(show: Open, store: Store, monitor: str, words: str) -> None:
+    job = claimed(store, Kind.TRAIN, {"training": {"patience": 2, "monitor": monitor}})
+    rows = [row for epoch in range(8) for row in rows_of(epoch)]
+    store.report(job, metrics=rows, result={**RESULT, "early_stop": {"epoch": 8, "best_epoch": 6}})
+    store.finish(job.id, Status.COMPLETED)
+    told = f"Stopped early after epoch 8: {words} had not improved since epoch 6."
+    assert told in texts(show("pages/training.py", run=job.id))
+
+
+def test_the_best_of_epochs_that_begin_later_is_told_by_number(show: Open, store: Store) -> None:
+    epochs = [{"epoch": 20 + i, "loss": 2.0 - 0.1 * i, "val_loss": abs(4 - i) + 1.0} for i in range(10)]
+    app = show("pages/training.py", run=add_import(store, epochs, file="later.csv"))
+    assert {metric.label: metric.value for metric in app.metric}["Best epoch"] == "24 of 29"
 
 
 def test_charts_without_a_finite_value_say_why(show: Open, store: Store) -> None:

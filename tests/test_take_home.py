@@ -174,6 +174,13 @@ def test_every_setting_is_carried_over(values, line):
     assert line in script(parse_config(values))
 
 
+def test_a_run_that_may_have_been_extended_after_its_early_stop_is_not_promised_whole():
+    for patience, said in ((4, True), (None, False)):
+        config = parse_config({"training": {"patience": patience}})
+        assert ("its history goes on where this one ends" in script(config, "12345678")) is said
+    assert "goes on" not in script(parse_config({"training": {"patience": 4}}))
+
+
 @st.composite
 def configurations(draw: st.DrawFn) -> RunConfig:
     """Any configuration that can be."""

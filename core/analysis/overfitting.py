@@ -44,7 +44,11 @@ class Diagnosis:
 
 
 def diagnose(
-    history: History, *, num_classes: int | None = None, thresholds: Thresholds | None = None
+    history: History,
+    *,
+    num_classes: int | None = None,
+    thresholds: Thresholds | None = None,
+    has_diverged: bool = False,
 ) -> Diagnosis:
     """Says what a history of losses shows.
 
@@ -56,9 +60,10 @@ def diagnose(
         num_classes: C of a classification with cross-entropy; None where it is not known, and then no
             floor of softmax applied twice is looked for.
         thresholds: Of the stopping criteria; None takes the defaults. The verdict does not depend on them.
+        has_diverged: Whether a loss that was not finite has ended the training, in the epoch after these.
     """
     losses = Losses(history, num_classes)
-    verdict, sentence = judge(losses)
+    verdict, sentence = judge(losses, has_diverged=has_diverged)
     overfits = verdict in (Verdict.OVERFITTING, Verdict.OVERCONFIDENT)
     best = losses.best
     return Diagnosis(

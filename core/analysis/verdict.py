@@ -77,10 +77,20 @@ def double_softmax_floor(num_classes: int) -> float:
     return math.log(1.0 + (num_classes - 1) / math.e)
 
 
-def judge(losses: Losses) -> Finding:
-    """The first verdict that the losses bear out, and its sentence."""
+def judge(losses: Losses, *, has_diverged: bool = False) -> Finding:
+    """The first verdict that the losses bear out, and its sentence.
+
+    Args:
+        losses: Of the whole epochs.
+        has_diverged: Whether the epoch after these came to a loss that was not finite.
+    """
+    finding = _not_finite(losses)
+    if finding is None and has_diverged and losses.epochs:
+        best = f" {_best(losses)}." if losses.known_val else ""
+        finding = Verdict.DIVERGED, f"The training diverged in epoch {losses.epochs[-1] + 1}.{best}"
+    if finding is not None:
+        return finding
     for check in (
-        _not_finite,
         _too_early,
         _exploded,
         _double_softmax,

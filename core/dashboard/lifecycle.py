@@ -16,6 +16,8 @@ from core.errors import ConfigError, MirrorboardError, RunStateError
 from core.records import Job, Kind, Status
 from core.store import Store
 
+MONITORS = {"val_loss": "Validation loss", "val_sparse_categorical_accuracy": "Validation accuracy"}
+"""What early stopping may look at."""
 _MOST_EPOCHS = 10_000
 
 
@@ -119,7 +121,7 @@ def _queue(change: Callable[[], str]) -> None:
 
 
 def story(job: Job) -> None:
-    """Where a run was interrupted and went on, and what is wrong with its checkpoints."""
+    """Where a run went on after an interruption, why it stopped early, what is wrong with its checkpoints."""
     resumed = (job.result or {}).get("resumed")
     checkpoint = job.checkpoint or {}
     if resumed:
@@ -136,3 +138,11 @@ def story(job: Job) -> None:
     if checkpoint.get("problem"):
         kept = f"The newest one is of epoch {job.checkpoint_epochs:,}." if job.checkpoint_epochs else ""
         st.warning(f"{plain(checkpoint['problem'])} {kept}", icon=":material/save:")
+    early = (job.result or {}).get("early_stop")
+    if early:
+        monitored = MONITORS[parse_config(job.config).training.monitor]
+        st.info(
+            f"Stopped early after epoch {early['epoch']}: {monitored.lower()} had not improved since epoch"
+            f" {early['best_epoch']}.",
+            icon=":material/flag:",
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -129,7 +130,10 @@ class RunView(Reading):
 
     def _curves(self, axis: Axis, stops: Mapping[str, int], part: Part) -> Curves:
         if self.job.status.is_final:
-            planned = max(len(self.history), 1)
+            # A run that was ended in mid-epoch shows how, too.
+            steps = self._batches("loss").steps[-1:] + 1
+            begun = [math.ceil(step / self.steps_per_epoch) for step in steps]
+            planned = max([1, *begun, *(row["epoch"] for row in self.history[-1:])])
         else:
             planned = parse_config(self.job.config).training.epochs
         return Curves(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -69,7 +68,7 @@ class Reading:
         self._samples: dict[str, Series] = {}
         self.history: list[dict[str, Any]] = []
         self.diagnosis: Diagnosis = diagnose([])
-        self.log: deque[LogLine] = deque(maxlen=_MOST_LINES)
+        self.log: tuple[LogLine, ...] = ()
 
     def refresh(self) -> None:
         """Reads what was written since the last look, unless somebody has just done so."""
@@ -123,8 +122,9 @@ class Reading:
         epochs = self._store.metrics(self.job, per="epoch", after=self._last_id["epoch"])
         if epochs:
             self.history = report.history(self._store, self.job)
-            self.diagnosis = diagnose(self.history, num_classes=report.classes(self.job))
             self._last_id["epoch"] = epochs[-1].id
+        if epochs or self.job.status is Status.DIVERGED:  # which comes between two epochs
+            self.diagnosis = report.diagnosis(self.job, self.history)
 
     def _read_samples(self) -> None:
         samples = self._store.samples(self.job, after=self._last_id["sample"])
@@ -136,7 +136,8 @@ class Reading:
     def _read_log(self) -> None:
         lines = self._store.logs(self.job, after=self._last_id["log"], limit=_MOST_LINES)
         if lines:
-            self.log.extend(lines)
+            # A new one: others may be going through the one before.
+            self.log = (*self.log, *lines)[-_MOST_LINES:]
             self._last_id["log"] = lines[-1].id
 
     @property

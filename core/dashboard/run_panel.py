@@ -123,13 +123,6 @@ def _outcome(job: Job) -> None:
             with st.expander("Details for developers", icon=":material/bug_report:"):
                 st.code(error["details"], language=None, wrap_lines=True)
     lifecycle.story(job)
-    early = (job.result or {}).get("early_stop")
-    if early:
-        restored = " and went back to its weights" if early["restored_best"] else ""
-        st.info(
-            f"Stopped early after epoch {early['epoch']}. Epoch {early['best_epoch']} was best{restored}.",
-            icon=":material/flag:",
-        )
 
 
 def _progress(store: Store, shown: RunView) -> None:
@@ -191,6 +184,11 @@ def _bar(job: Job) -> None:
 
 
 def _figures(shown: RunView) -> None:
+    with boundary():
+        _outcome_so_far(shown)
+
+
+def _outcome_so_far(shown: RunView) -> None:
     job, history, diagnosis = shown.job, shown.history, shown.diagnosis
     if job.status is Status.QUEUED and not history:
         return
@@ -199,7 +197,7 @@ def _figures(shown: RunView) -> None:
         accuracy = None if best is None else best.get(f"val_{accuracy_name(history)}")
         with st.container(horizontal=True, gap="medium"):
             for label, text in (
-                ("Best epoch", "–" if best is None else f"{best['epoch']} of {len(history)}"),
+                ("Best epoch", "–" if best is None else f"{best['epoch']} of {history[-1]['epoch']}"),
                 ("Validation loss there", "–" if best is None else units.number(best["val_loss"])),
                 ("Validation accuracy there", units.percent(accuracy)),
                 ("Took", units.duration(job.duration_s)),
@@ -288,7 +286,7 @@ def _machine(shown: RunView, axis: charts.Axis) -> None:
 
 def _log(shown: RunView) -> None:
     lines = shown.log
-    with st.expander(f"Log ({units.plural(len(lines), 'line')})", icon=":material/article:"):
+    with boundary(), st.expander(f"Log ({units.plural(len(lines), 'line')})", icon=":material/article:"):
         if not lines:
             st.caption("Nothing has been logged.")
             return

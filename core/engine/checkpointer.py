@@ -89,7 +89,6 @@ class Checkpointer(keras.callbacks.Callback):
         early.best, early.best_epoch = start.patience.best, start.patience.best_epoch
         # A run that had lost its patience and was extended gets it back.
         early.wait = start.patience.wait if start.patience.wait < early.patience else 0
-        early.best_weights = start.patience_weights
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Holds the state of the run for the writing thread."""
@@ -109,7 +108,6 @@ class Checkpointer(keras.callbacks.Callback):
                 best_epoch=self._best_epoch,
                 best_val_loss=self._best_val_loss,
                 patience=early and Patience(_float(early.best), early.best_epoch, early.wait),
-                patience_weights=early and early.best_weights,
             )
             self._changed.notify_all()
 

@@ -55,7 +55,6 @@ class State:
         best_epoch: One-based epoch of the lowest validation loss, None when none was finite.
         best_val_loss: That loss.
         patience: Of the early stopping, where there is one.
-        patience_weights: What it would go back to.
         damaged: Epochs of later checkpoints that could not be read.
     """
 
@@ -65,7 +64,6 @@ class State:
     best_epoch: int | None
     best_val_loss: float | None
     patience: Patience | None
-    patience_weights: Arrays | None
     damaged: tuple[int, ...] = ()
 
 
@@ -94,15 +92,12 @@ class Checkpoints:
         self._folder.mkdir(parents=True, exist_ok=True)
         if best is not None:
             self._add("best", best[0], {"model": best[1]}, {})
-        arrays = {"model": state.model, "optimizer": state.optimizer}
-        if state.patience_weights is not None:
-            arrays["patience"] = state.patience_weights
         about = {
             "best_epoch": state.best_epoch,
             "best_val_loss": state.best_val_loss,
             "patience": None if state.patience is None else asdict(state.patience),
         }
-        self._add("state", state.epochs, arrays, about)
+        self._add("state", state.epochs, {"model": state.model, "optimizer": state.optimizer}, about)
         for what in ("state", "best"):
             files = self._files(what)
             known = next((file for file in files if _epoch(file) <= stored_epochs), None)
@@ -140,7 +135,6 @@ class Checkpoints:
                     best_epoch=about["best_epoch"],
                     best_val_loss=about["best_val_loss"],
                     patience=None if patience is None else Patience(**patience),
-                    patience_weights=arrays.get("patience"),
                     damaged=tuple(damaged),
                 )
             damaged.append(_epoch(file))

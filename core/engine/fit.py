@@ -130,7 +130,6 @@ def train(
         result["early_stop"] = {
             "epoch": early.stopped_epoch + 1,
             "best_epoch": early.best_epoch + 1,
-            "restored_best": config.training.restore_best,
         }
     if price_all_reduce:
         outbox.phase = "measuring the all-reduce"
@@ -163,7 +162,7 @@ def _early_stopping(config: RunConfig) -> keras.callbacks.EarlyStopping | None:
         monitor=training.monitor,
         mode="min" if training.monitor == "val_loss" else "max",
         patience=training.patience,
-        restore_best_weights=training.restore_best,
+        restore_best_weights=False,  # the weights of the best epoch and of the last are both kept
     )
 
 

@@ -38,7 +38,7 @@ class Curves:
         diagnosis: Of that history.
         axis: What the x axis counts.
         steps_per_epoch: Training steps in an epoch.
-        planned: Epochs that the run will have when it goes on; those it has when it is over.
+        planned: Last epoch that the run will have when it goes on; when it is over, the last that it began.
         stops: One-based epoch after which each stopping criterion to be marked would have stopped.
         part: What of the chart is looked at.
     """
@@ -63,10 +63,20 @@ class Curves:
         return 1 if self.axis == "epoch" else self.steps_per_epoch
 
     @property
+    def begin(self) -> int:
+        """Where the x axis begins: later than at 0 when a log from elsewhere does."""
+        return max(self.history[0]["epoch"] - 1, 0) * self.scale if self.history else 0
+
+    @property
     def end(self) -> int:
         """Where the x axis ends: room for the epochs to come, but not for thousands of them."""
-        done = len(self.history) + 1
+        done = self.history[-1]["epoch"] + 1 if self.history else 1
         return min(self.planned, max(_ROOM, done + done // 3)) * self.scale
+
+    @property
+    def span(self) -> int:
+        """Length of the x axis."""
+        return self.end - self.begin
 
     @property
     def epochs(self) -> list[int]:
@@ -140,7 +150,7 @@ def annotate(figure: go.Figure, curves: Curves, labels_at: int | None = None) ->
         yref="paper",
         # Above the plot, where it hides nothing, and towards the side that has room for it.
         yanchor="bottom",
-        xanchor="right" if at > curves.end / 2 else "left",
+        xanchor="right" if at > curves.begin + curves.span / 2 else "left",
         text=f"best epoch {best}, then overfitting" if overfit_from else f"best epoch {best}",
         showarrow=False,
         font={"color": "var(--st-green-text-color)", "size": 11},
@@ -171,7 +181,7 @@ def _mark_stops(figure: go.Figure, curves: Curves, labels_at: int | None) -> Non
         _across(figure, at, at, line={"width": 1, "dash": "dot", "color": "var(--st-text-color)"})
     if labels_at is None:
         return
-    for at, names in grouped(stops, 0.6 * APART * curves.end):
+    for at, names in grouped(stops, 0.6 * APART * curves.span):
         figure.add_annotation(
             x=at,
             y=labels_at,
@@ -201,9 +211,11 @@ def finish(figure: go.Figure, curves: Curves, height: int = 360) -> go.Figure:
     """Gives a chart the run's x axis, and keeps what its viewer has zoomed and hidden."""
     in_epochs = curves.axis == "epoch"
     figure.update_xaxes(
-        title_text="Epoch" if in_epochs else "Training step", tickformat=",d", range=[0, curves.end * 1.02]
+        title_text="Epoch" if in_epochs else "Training step",
+        tickformat=",d",
+        range=[curves.begin, curves.end + 0.02 * curves.span],
     )
-    if in_epochs and curves.end <= 2 * _ROOM:
+    if in_epochs and curves.span <= 2 * _ROOM:
         figure.update_xaxes(dtick=1)
     # Zoom stays as long as the axis does, hidden traces as long as the run does.
     figure.update_layout(height=height, uirevision=curves.revision, hovermode="closest")
