@@ -11,7 +11,7 @@ import fcntl
 import secrets
 import shutil
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,8 +20,9 @@ from pathlib import Path
 import psutil
 
 from core.database import FILE_NAME, migrate, newest_schema
+from core.engine.checkpoints import Checkpoints
 from core.errors import EngineError, StoreError
-from core.records import ACTIVE, RUNS, Status
+from core.records import ACTIVE, RUNS, Job, Status
 from core.store import Store
 
 _BUSY_TIMEOUT_S = 10.0
@@ -177,13 +178,13 @@ def _damaged(source: Path, text: str) -> StoreError:
     return StoreError(f"{source} is damaged or no database ({text}).", "Use another backup.")
 
 
-def _settle(staging: Path) -> tuple[list[str], list[str]]:
+def _settle(staging: Path) -> tuple[list[Job], list[str]]:
     """Brings a copied store to the newest schema, and ends what was going on in it.
 
     Its engines may well be alive, but they work for the store that the backup was made of.
 
     Returns:
-        The ids of all its runs, and of those that were going on.
+        All its runs, and the ids of those that were going on.
     """
     store = Store(staging)
     for engine in store.engines():
@@ -195,7 +196,7 @@ def _settle(staging: Path) -> tuple[list[str], list[str]]:
     going_on = store.jobs(statuses=ACTIVE)
     for job in going_on:
         store.finish(job.id, Status.LOST, error=error)
-    known = [job.id for job in store.jobs(kinds=RUNS)]
+    known = store.jobs(kinds=RUNS)
     store.close()
     return known, [job.id for job in going_on if job.kind in RUNS]
 
@@ -229,11 +230,13 @@ def _by_whom(database: Path) -> str:
     return f" by process {', '.join(pids)}" if pids else ""
 
 
-def _move_aside(home: Path, known: Collection[str]) -> Path | None:
+def _move_aside(home: Path, known: Sequence[Job]) -> Path | None:
     """Moves the store's files, those that SQLite keeps beside it included, into a folder of their own.
 
-    The checkpoints of runs that the restored store does not know go along: it would sweep them away.
+    The checkpoints of runs that the restored store does not know go along, because it would sweep them away,
+    and those that are newer than what it knows of their runs, which would go on over them.
     """
+    epochs = {job.id: job.checkpoint_epochs for job in known}
     files = [home / f"{FILE_NAME}{suffix}" for suffix in ("", "-wal", "-shm")]
     if not any(file.exists() for file in files):
         return None
@@ -243,7 +246,7 @@ def _move_aside(home: Path, known: Collection[str]) -> Path | None:
         if file.exists():
             file.replace(kept / file.name)
     for folder in (home / "checkpoints").glob("*"):
-        if folder.name not in known:
+        if folder.name not in epochs or Checkpoints(folder).newest_epoch > epochs[folder.name]:
             (kept / "checkpoints").mkdir(exist_ok=True)
             folder.replace(kept / "checkpoints" / folder.name)
     return kept

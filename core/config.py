@@ -209,7 +209,7 @@ class TrainingConfig(_Frozen):
     restore_best: bool = True
     """After an early stop, the code to take home goes back to the weights of the best epoch.
 
-    A run keeps those and the last ones.
+    A run keeps the last ones, and those of its lowest validation loss.
     """
     deterministic: bool = False
     """Make TensorFlow's operations reproducible bit by bit, at some cost in speed."""

@@ -25,6 +25,7 @@ def exit_in_words(code: int) -> str:
     words: dict[int, str] = {
         signal.SIGKILL: "killed: signal 9, often out of memory",
         signal.SIGSEGV: "crashed: signal 11, a fault in native code",
+        signal.SIGILL: "killed: signal 4, this processor lacks instructions that TensorFlow needs",
         signal.SIGABRT: "aborted: signal 6, native code gave up",
         signal.SIGBUS: "crashed: signal 7, often a full disk or shared memory",
         signal.SIGTERM: "terminated: signal 15",

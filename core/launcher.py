@@ -23,7 +23,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from core import faults
+from core import engine_logs, faults
+from core.engine_logs import engine_log, tail
 from core.errors import RunNotFound, StoreError
 from core.processes import boot_id, is_alive, started_at
 from core.records import ACTIVE, Engine, Job, Kind, Status
@@ -49,18 +50,12 @@ _AFTER_ERROR_S = 1.0
 _DESK_PATIENCE_S = 1.0
 """Desk jobs take milliseconds; only behind a slow one, such as a download, is a second desk worth it."""
 _MOST_IDLE = 2
+_MOST_STARTS = 3
+"""Engines in a row that end before they are ready, after which no other is expected to do better."""
 _GRACE_S = 3.0
 """How long the launcher that started an engine has to tell its exit code before others say "lost"."""
 
-_BEGINNING_S = 10.0
-"""How old the log of an engine is that should be in the store by now."""
-
 _log = logging.getLogger(__name__)
-
-
-def engine_log(home: Path, engine_id: str) -> Path:
-    """The file that keeps what an engine process wrote on standard output and standard error."""
-    return home / "engines" / f"{engine_id}.log"
 
 
 class Launcher:
@@ -80,6 +75,9 @@ class Launcher:
         self._watchdog = Watchdog(first_step_limit_s())
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._exits: dict[str, int] = {}
+        self._starting: set[str] = set()
+        self._failed_starts = dict.fromkeys(ROLES, 0)
+        """In a row, by role."""
         self._wake = threading.Event()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mirrorboard-launcher", daemon=True)
@@ -165,23 +163,16 @@ class Launcher:
                 job = self._job_of(engine)
                 if job is not None and not self._end(job, engine):
                     continue
-            elif engine.ready_at is None and self._exits.get(engine.id, 0) > 0:
-                self._fail_waiting(engine)
+            elif engine.ready_at is None and self._exits.get(engine.id):
+                self._failed_starts[engine.role] += 1
+                if self._failed_starts[engine.role] >= _MOST_STARTS:
+                    self._fail_waiting(engine)
             self._forget(engine.id)
             self._exits.pop(engine.id, None)
         for job in self._store.jobs(statuses=ACTIVE):
             if job.engine_id not in {engine.id for engine in self._store.engines()}:
                 self._end_lost(job)
-        self._sweep_logs()
-
-    def _sweep_logs(self) -> None:
-        """Removes logs of engines that nobody knows: a launcher was killed just when it had begun them."""
-        logs = list((self._store.home / "engines").glob("*.log"))
-        known = {engine.id for engine in self._store.engines()}
-        for log in logs:
-            with suppress(FileNotFoundError):  # somebody else was faster
-                if log.stem not in known and time.time() - log.stat().st_mtime > _BEGINNING_S:
-                    log.unlink()
+        engine_logs.sweep(self._store.home, {engine.id for engine in self._store.engines()})
 
     def _lives(self, engine: Engine) -> bool:
         return is_alive(engine.pid, engine.pid_started_at, engine.boot_id)
@@ -197,6 +188,7 @@ class Launcher:
 
     def _forget(self, engine_id: str) -> None:
         self._store.remove_engine(engine_id)
+        self._starting.discard(engine_id)
         engine_log(self._store.home, engine_id).unlink(missing_ok=True)
 
     def _end(self, job: Job, engine: Engine) -> bool:
@@ -215,31 +207,43 @@ class Launcher:
         return self._store.finish(job.id, Status.LOST, error=faults.disappeared(job))
 
     def _fail_waiting(self, engine: Engine) -> None:
-        """An engine that cannot even start would leave its jobs queued for ever."""
+        """Engines that cannot even start would leave their jobs queued for ever."""
         details = tail(engine_log(self._store.home, engine.id))
-        for job in self._store.jobs(kinds=ROLES[engine.role], statuses=[Status.QUEUED]):
+        kinds = ROLES[engine.role]
+        if self._is_training():
+            # It may be what takes the memory; trainings wait for its end anyway.
+            kinds = tuple(kind for kind in kinds if kind is not Kind.TRAIN)
+        for job in self._store.jobs(kinds=kinds, statuses=[Status.QUEUED]):
             error = faults.could_not_start(job, self._exits[engine.id], details)
             self._store.finish(job.id, Status.FAILED, error=error, details=details)
-        self._keep_warm = False
+
+    def _is_training(self) -> bool:
+        return bool(self._store.jobs(kinds=[Kind.TRAIN], statuses=ACTIVE))
+
+    def _keeps_warm(self, role: str) -> bool:
+        return self._keep_warm and self._failed_starts[role] < _MOST_STARTS
 
     def _supply(self) -> None:
         """Starts the engines that the queue, or keeping warm, asks for."""
         engines = self._store.engines()
         queued = self._store.jobs(statuses=[Status.QUEUED])
-        training = bool(self._store.jobs(kinds=[Kind.TRAIN], statuses=ACTIVE))
+        for engine in engines:
+            if engine.ready_at is not None and engine.id in self._starting:
+                self._starting.remove(engine.id)
+                self._failed_starts[engine.role] = 0
 
         desks = [engine for engine in engines if engine.role == "desk"]
         waiting = [job for job in queued if job.kind in ROLES["desk"]]
-        needed = waiting or self._keep_warm
+        needed = waiting or self._keeps_warm("desk")
         stuck = all(engine.job for engine in desks) and any(_overdue(job) for job in waiting)
         if stuck if desks else needed:
             self._spawn("desk")
 
         idle = [engine for engine in engines if engine.role == "layout" and engine.job is None]
         wanted = len([job for job in queued if job.kind in (Kind.CHECK, Kind.STEP)])
-        if not training:
+        if not self._is_training():
             # While a run trains, warming the next engine would take its processor time.
-            wanted += any(job.kind is Kind.TRAIN for job in queued) or self._keep_warm
+            wanted += any(job.kind is Kind.TRAIN for job in queued) or self._keeps_warm("layout")
         for _ in range(min(wanted, _MOST_IDLE) - len(idle)):
             self._spawn("layout")
 
@@ -293,18 +297,8 @@ class Launcher:
             log.unlink(missing_ok=True)
             raise
         self._children[engine_id] = child
+        self._starting.add(engine_id)
 
 
 def _overdue(job: Job) -> bool:
     return time.time() - job.created_at > _DESK_PATIENCE_S
-
-
-def tail(log: Path, lines: int = 120) -> str:
-    """The last lines of a file, or nothing when it cannot be read.
-
-    So many, because TensorFlow prints a stack trace of its process after the line that tells why it ends.
-    """
-    try:
-        return "\n".join(log.read_text("utf-8", "replace").splitlines()[-lines:])
-    except OSError:
-        return ""

@@ -113,7 +113,8 @@ class Transitions(Jobs):
             RunNotFound: There is no such run.
             RunStateError: It does not run.
         """
-        self.job(job_id)
+        if self.job(job_id).kind is not Kind.TRAIN:
+            raise RunStateError(f"{job_id} is no training, so it cannot be paused.", "Stop it instead.")
         with self.write() as connection:
             asked = self._change(connection, job_id, Status.PAUSING, stop_requested_at=time.time())
         job = self.job(job_id)
@@ -219,7 +220,8 @@ class Transitions(Jobs):
 
         Args:
             job_id: Which.
-            status: A final status. A run that was asked to pause and is stopped ends as paused.
+            status: A final status. A run that was asked to pause and is stopped without an error
+                ends as paused.
             result: What came out, as plain JSON values; None keeps what is there.
             error: Why it failed.
             details: A traceback or the engine's last lines, for the log and for developers; the error's own
@@ -240,9 +242,8 @@ class Transitions(Jobs):
                 }
             )
         with self.write() as connection:
-            if status is Status.STOPPED and self._change(
-                connection, job_id, Status.PAUSED, finished_at=time.time()
-            ):
+            paused = status is Status.STOPPED and error is None
+            if paused and self._change(connection, job_id, Status.PAUSED, finished_at=time.time()):
                 return True
             done = self._change(connection, job_id, status, finished_at=time.time(), error=about)
             if status is Status.LOST and done:

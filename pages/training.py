@@ -86,7 +86,7 @@ def _form(error: ConfigError | None) -> None:
                 "Restore the best weights",
                 error,
                 help="For the code to take home: after an early stop, it goes back to the weights of the best"
-                " epoch. A run keeps those and the last ones.",
+                " epoch. A run keeps the last ones, and those of its lowest validation loss.",
             )
 
 

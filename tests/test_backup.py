@@ -10,10 +10,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from conftest import LONG, ROOT, command, json_of, wait_for
+from conftest import LONG, QUICK, ROOT, command, ended, json_of, launching, wait_for
 
 from core import backup as backups
 from core.database import FILE_NAME, migrate, newest_schema
+from core.engine.checkpoints import Checkpoints
 from core.errors import StoreError
 from core.records import Kind, LogLine, Metric, Status
 from core.store import Store
@@ -101,6 +102,32 @@ def test_restore_keeps_the_store_that_was_there_and_says_where(home, filled, tmp
     assert [line.text for line in Store(home).logs(run)] == ["said"]
     said = command("restore", str(file), home=tmp_path / "third").stdout
     assert said == f"1 run is in {tmp_path / 'third'}.\n"
+
+
+def test_checkpoints_newer_than_the_backup_go_along_with_the_store_they_belong_to(home, tmp_path):
+    store = Store(home)
+    with launching(store, keep_warm=False):
+        run_id = store.submit(Kind.TRAIN, QUICK)
+        assert ended(store, run_id).checkpoint_epochs == 1
+        backups.backup(home, tmp_path / "backup")
+        store.extend(run_id, 1)
+        assert ended(store, run_id).checkpoint_epochs == 2
+        other = ended(store, store.submit(Kind.TRAIN, QUICK)).id
+        backups.backup(home, tmp_path / "later")
+    store.close()
+
+    done = backups.restore(home, tmp_path / "backup")
+    restored = Store(home)
+    assert not restored.checkpoints(run_id).exists()
+    restored.close()
+    kept = Store(done.kept)
+    assert Checkpoints(kept.checkpoints(run_id)).newest(2).epochs == 2
+    kept.close()
+    # Those that belong to what is restored stay.
+    for folder in (done.kept / "checkpoints").iterdir():
+        folder.rename(home / "checkpoints" / folder.name)
+    backups.restore(home, tmp_path / "later")
+    assert {path.name for path in (home / "checkpoints").iterdir()} == {run_id, other}
 
 
 def test_what_only_the_write_ahead_log_holds_is_kept_aside_too(home, store, tmp_path):

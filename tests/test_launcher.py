@@ -12,10 +12,11 @@ import time
 
 import psutil
 import pytest
-from conftest import LONG, QUICK, ROOT, ended, wait_for
+from conftest import LONG, QUICK, ROOT, ended, launching, wait_for
 
+from core.engine_logs import engine_log
 from core.faults import exit_in_words
-from core.launcher import Launcher, engine_log
+from core.launcher import Launcher
 from core.processes import boot_id, is_alive, started_at
 from core.records import Engine, Kind, Status
 
@@ -236,6 +237,43 @@ def test_an_engine_that_cannot_start_fails_its_jobs_with_its_last_words(store, m
     assert "no_such_backend" in job.error["details"]
 
 
+def test_runs_in_the_queue_wait_on_when_the_engine_of_a_check_cannot_start(store, launcher, monkeypatch):
+    """The run that trains may be what takes the memory; the others' turn comes after it."""
+    trains = reaching_epochs(store, store.submit(Kind.TRAIN, LONG))
+    waits = [store.submit(Kind.TRAIN, QUICK) for _ in range(2)]
+    monkeypatch.setenv("KERAS_BACKEND", "no_such_backend")
+    check = ended(store, store.submit(Kind.CHECK, {"strategy": "single"}), 90)
+    assert check.status is Status.FAILED
+    assert "could not start" in check.error["message"]
+    assert store.job(trains.id).status is Status.RUNNING
+    assert [store.job(job_id).status for job_id in waits] == [Status.QUEUED] * 2
+    monkeypatch.delenv("KERAS_BACKEND")
+    store.request_stop(trains.id)
+    assert [ended(store, job_id, 90).status for job_id in waits] == [Status.COMPLETED] * 2
+
+
+def test_an_engine_that_a_signal_ends_at_its_start_is_not_started_for_ever(store, tmp_path, monkeypatch):
+    """TensorFlow's own programs end so on a processor without AVX."""
+    (tmp_path / "tensorflow").mkdir()
+    starts = tmp_path / "starts"
+    (tmp_path / "tensorflow" / "__init__.py").write_text(
+        f"import os, signal\nopen({str(starts)!r}, 'a').write('.')\nos.kill(os.getpid(), signal.SIGILL)"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with launching(store, keep_warm=True):
+        job = ended(store, store.submit(Kind.TRAIN, QUICK), 60)
+        assert job.status is Status.FAILED
+        assert "signal 4, this processor lacks instructions" in job.error["message"]
+        wait_for(lambda: not store.engines(), 20, "the last of them")
+        tries = len(starts.read_text())
+        time.sleep(3)
+        assert len(starts.read_text()) == tries
+        # Somebody may have mended it.
+        monkeypatch.delenv("PYTHONPATH")
+        assert ended(store, store.submit(Kind.TRAIN, QUICK), 60).status is Status.COMPLETED
+        wait_for(lambda: len([e for e in store.engines() if e.ready_at]) == 1, 60, "a warm engine again")
+
+
 def test_an_engine_that_its_launcher_has_left_takes_no_job(store):
     """One that was still starting when its launcher died; nobody would see how it ends."""
     job_id = store.submit(Kind.TRAIN, QUICK)
@@ -282,6 +320,7 @@ def test_a_launcher_does_not_take_its_own_engine_for_lost(store):
         (1, "exit code 1"),
         (-signal.SIGKILL, "killed: signal 9, often out of memory"),
         (-signal.SIGSEGV, "crashed: signal 11, a fault in native code"),
+        (-signal.SIGILL, "killed: signal 4, this processor lacks instructions that TensorFlow needs"),
         (-signal.SIGUSR1, "killed: signal 10"),
         (-99, "killed: signal 99"),
     ],

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from conftest import ended, wait_for
+from conftest import LONG, ended, launching, wait_for
 
 from core.config import parse_config
 from core.engine.checkpoints import Checkpoints, Patience, State
@@ -167,6 +167,21 @@ def test_a_disk_that_takes_no_checkpoint_ends_no_training_and_is_told(home, stor
     assert not job.can_extend
 
 
+def test_a_pause_waits_for_the_checkpoint_of_a_slow_disk(store, tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, time\nsync = os.fsync\nos.fsync = lambda file: (time.sleep(1), sync(file))"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with launching(store, keep_warm=False):
+        job_id = store.submit(Kind.TRAIN, LONG)
+        wait_for(lambda: store.epochs_done(store.job(job_id)) > 0, 90, "an epoch")
+        store.request_pause(job_id)
+        job = ended(store, job_id, 60)
+    assert (job.status, job.checkpoint_epochs) == (Status.PAUSED, store.epochs_done(job))
+    assert job.checkpoint_epochs > 0
+    assert not list(store.checkpoints(job_id).glob("*.part"))
+
+
 def state(epochs: int) -> State:
     weights = [np.full((3, 2), float(epochs)), np.array([1, 2], np.int64)]
     return State(epochs, weights, [np.array(7)], 1, 0.5, Patience(0.5, 0, epochs))
@@ -198,6 +213,17 @@ def test_what_the_store_does_not_know_of_is_not_gone_on_from(tmp_path):
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(TrainingError, match="None of the run's checkpoints"):
         checkpoints.newest(1)
+
+
+def test_where_none_is_whole_the_later_ones_are_not_removed(tmp_path):
+    """Somebody has restored an old backup, and may go back to the store that was there before."""
+    checkpoints = Checkpoints(tmp_path)
+    for epochs in (4, 5):
+        checkpoints.write(state(epochs), None, epochs)
+    with pytest.raises(TrainingError, match="newer than what was restored from a backup"):
+        checkpoints.newest(2)
+    assert checkpoints.newest_epoch == 5
+    assert checkpoints.newest(5).epochs == 5
 
 
 def test_the_generation_that_the_store_knows_is_kept_however_old_it_is(tmp_path):

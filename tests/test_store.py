@@ -11,9 +11,11 @@ import pytest
 
 from core import database
 from core.config import RunConfig
-from core.errors import ConfigError, MirrorboardError, RunNotFound, RunStateError, StoreError
+from core.errors import ConfigError, LimitExceeded, MirrorboardError, RunNotFound, RunStateError, StoreError
 from core.records import RUNS, Engine, Kind, LogLine, Metric, Sample, Status
 from core.store import Store
+from tests.conftest import QUICK
+from tests.recorded import claimed
 
 
 def engine(engine_id: str, pid: int = 1) -> Engine:
@@ -403,3 +405,20 @@ def test_checkpoints_go_with_their_run_and_strangers_are_swept(store):
     store.delete([gone.id])
     store.sweep_checkpoints()
     assert [folder.name for folder in (store.home / "checkpoints").iterdir()] == [kept.id]
+
+
+def test_a_run_that_reaches_its_time_while_it_pauses_says_so(store):
+    job = claimed(store, Kind.TRAIN, QUICK)
+    store.request_pause(job.id)
+    store.finish(
+        job.id, Status.STOPPED, error=LimitExceeded("Stopped after 5 min.", "What was recorded is kept.")
+    )
+    job = store.job(job.id)
+    assert (job.status, job.error["message"]) == (Status.STOPPED, "Stopped after 5 min.")
+
+
+def test_only_a_training_can_be_paused(store):
+    job = claimed(store, Kind.DESCRIBE, {})
+    with pytest.raises(RunStateError, match=f"{job.id} is no training"):
+        store.request_pause(job.id)
+    assert store.job(job.id).status is Status.RUNNING

@@ -40,6 +40,8 @@ class Outbox:
     checkpoint: dict[str, Any] | None = None
     stored_epochs: int = 0
     """Epochs of the newest checkpoint that the store knows of; set by the supervising thread."""
+    is_saving: bool = False
+    """Whether the checkpoint of a whole epoch is still to be written."""
     steps: deque[tuple[int, int, np.ndarray, float]] = field(default_factory=deque)
     """First global step, epoch, sums of shape (steps, columns), time."""
     metrics: deque[Metric] = field(default_factory=deque)

@@ -109,6 +109,7 @@ class Checkpointer(keras.callbacks.Callback):
                 best_val_loss=self._best_val_loss,
                 patience=early and Patience(_float(early.best), early.best_epoch, early.wait),
             )
+            self._outbox.is_saving = True
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -121,6 +122,7 @@ class Checkpointer(keras.callbacks.Callback):
     def _write(self) -> None:
         while True:
             with self._changed:
+                self._outbox.is_saving = self._pending is not None
                 self._changed.wait_for(lambda: self._pending is not None or self._closed)
                 # When epochs end faster than the disk writes, the older state was replaced by the newer.
                 state, best = self._pending, self._best

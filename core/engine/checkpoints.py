@@ -108,6 +108,8 @@ class Checkpoints:
     def newest(self, most: int) -> State | None:
         """The newest generation that is whole; later ones, and damaged ones, are removed.
 
+        Where none is whole, later ones stay: they may be of a store that somebody goes back to.
+
         Args:
             most: The newest that counts: what the run has recorded. 0 begins anew.
 
@@ -117,15 +119,15 @@ class Checkpoints:
         Raises:
             TrainingError: There was one, but none can be read.
         """
-        for file in [*self._files("state"), *self._files("best")]:
-            if _epoch(file) > most:
-                file.unlink()
         for aside in self._folder.glob("*.part"):
             aside.unlink()
         damaged: list[int] = []
         for file in self._files("state"):
+            if _epoch(file) > most:
+                continue
             found = _read(file)
             if found is not None:
+                self._drop_after(most)
                 arrays, about = found
                 patience = about["patience"]
                 return State(
@@ -143,9 +145,21 @@ class Checkpoints:
         if most:
             raise TrainingError(
                 "None of the run's checkpoints can be read.",
-                "They were damaged or deleted on the disk. Start a new run with the same settings.",
+                "They were damaged or deleted on the disk, or are newer than what was restored from a backup."
+                " Start a new run with the same settings.",
             )
+        self._drop_after(0)
         return None
+
+    @property
+    def newest_epoch(self) -> int:
+        """Epochs behind the newest generation, whole or not; 0 without one."""
+        return max(map(_epoch, self._files("state")), default=0)
+
+    def _drop_after(self, epoch: int) -> None:
+        for file in [*self._files("state"), *self._files("best")]:
+            if _epoch(file) > epoch:
+                file.unlink()
 
     def model(self, what: Literal["best", "last"], epoch: int) -> Arrays:
         """The model's variables after an epoch.

@@ -162,7 +162,7 @@ def _early_stopping(config: RunConfig) -> keras.callbacks.EarlyStopping | None:
         monitor=training.monitor,
         mode="min" if training.monitor == "val_loss" else "max",
         patience=training.patience,
-        restore_best_weights=False,  # the weights of the best epoch and of the last are both kept
+        restore_best_weights=False,  # a run keeps the last weights, and those of its lowest validation loss
     )
 
 

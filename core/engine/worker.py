@@ -28,8 +28,9 @@ from core.config import parse_config
 from core.engine.callbacks import Diverged, Outbox, OutboxHandler, Stopped
 from core.engine.jobs import DO, Task, insist
 from core.engine.system import Sampler
+from core.engine_logs import engine_log
 from core.errors import ConfigError, LimitExceeded, MirrorboardError, StoreError
-from core.launcher import ROLES, engine_log
+from core.launcher import ROLES
 from core.processes import boot_id, is_alive
 from core.records import ConfidenceBin, Job, Kind, LogLine, Metric, Sample, Status
 from core.store import Store
@@ -42,6 +43,8 @@ _REPORT_S = 0.2
 _SAMPLE_S = 1.0
 _STOP_GRACE_S = 1.5
 """How long a job may take to stop by itself before the process ends without it."""
+_SAVE_GRACE_S = 60.0
+"""The same, while the checkpoint of an epoch is written: a disk may be slow."""
 
 
 class Worker:
@@ -138,7 +141,7 @@ class Worker:
                     self._stop.set()
                 if self._stop.is_set():
                     stop_since = stop_since or time.monotonic()
-                    if time.monotonic() - stop_since > _STOP_GRACE_S:
+                    if time.monotonic() - stop_since > (_SAVE_GRACE_S if outbox.is_saving else _STOP_GRACE_S):
                         self._leave(job, outbox)
             insist(lambda: self._report(job, outbox))
         if outbox.logs:  # the store had taken nothing for a while, and takes it again
