@@ -462,6 +462,43 @@ def test_two_models_beside_each_other(show, store):
     assert app.session_state["compare"] == ""
 
 
+def test_only_runs_with_a_model_are_offered_to_compare_with(show, store):
+    data = prepared(store)
+    run = finished_run(store)
+    evaluated(store, run, data)
+    stopped = store.submit(Kind.TRAIN, run.config)
+    store.request_stop(stopped)
+    app = page(show, run=run.id, compare=stopped)
+    assert app.selectbox(key="compare_chooser").options == ["This run, its last epoch"]
+    assert not app.error
+    assert "Accuracy" in [metric.label for metric in app.metric]
+    assert page(show, run=stopped).selectbox(key="compare_chooser").options == []
+
+
+@pytest.mark.parametrize("wrong", ["no best epoch", "failed", "damaged", "asked"])
+def test_whatever_is_wrong_with_the_second_model_the_first_stays(show, store, wrong):
+    data = prepared(store)
+    run, other = finished_run(store), finished_run(store)
+    evaluated(store, run, data)
+    words = ""
+    if wrong == "no best epoch":
+        store.report(other, checkpoint={"epochs": 2, "best_epoch": None, "best_val_loss": None})
+        words = "has no best model"
+    elif wrong == "failed":
+        job = claimed(store, Kind.EVALUATE, order(other, "best"))
+        store.finish(job.id, Status.FAILED, error=TrainingError("The checkpoint is gone.", "Try the other."))
+        words = "The checkpoint is gone."
+    elif wrong == "damaged":
+        file = predictions.predicted(store.checkpoints(other.id), order(other, "best"))
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"nothing")
+        words = "cannot be read"
+    app = page(show, run=run.id, compare=other.id)
+    assert words in texts(app)
+    assert "Accuracy" in [metric.label for metric in app.metric]
+    assert app.selectbox(key="compare_chooser").value == other.id
+
+
 def recorded_answer(ids):
     return {
         "probabilities": [0.05, 0.6, 0.2, 0.1, 0.05],
