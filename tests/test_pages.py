@@ -558,6 +558,19 @@ def test_model_page(show: Open, store: Store) -> None:
     assert app.metric[0].value == "332,856", "the last description stays until the next is there"
 
 
+def test_model_page_shows_what_is_set_on_the_page_training(show: Open, store: Store) -> None:
+    query = {"training__learning_rate": "0.05", "training__deterministic": "true"}
+    show("pages/model.py", **query)
+    taken = store.claim([Kind.DESCRIBE], "somebody")
+    assert taken is not None
+    assert taken.config["training"] == {"batch_size": 32, "deterministic": True}
+    store.finish(taken.id, Status.COMPLETED, result=DESCRIPTION)
+    app = show("pages/model.py", **query)
+    assert "**Compiled with** Nadam (learning rate 0.05)" in texts(app)
+    (memory_each,) = [metric for metric in app.metric if metric.label == "Memory per replica"]
+    assert "float64" in memory_each.help
+
+
 def test_from_logits_experiment_warns_and_is_compiled_and_shown(show: Open, store: Store) -> None:
     assert not show("pages/model.py").warning
     (plain,) = store.jobs(kinds=[Kind.DESCRIBE])
