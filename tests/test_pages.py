@@ -25,6 +25,7 @@ from streamlit.testing.v1 import AppTest
 from core.analysis import memory
 from core.config import DeviceLayout, RunConfig
 from core.dashboard import draft, units
+from core.dashboard.job_status import unfinished_run
 from core.errors import DownloadFailed, RunNotFound
 from core.records import Job, Kind, LogLine, Metric, Scaling, Status
 from core.store import Store
@@ -301,6 +302,29 @@ def test_start_lists_recent_runs_and_starts_the_lesson(show: Open, store: Store)
     assert started.status is Status.QUEUED
     assert config.data.dataset == "synthetic"
     assert config.layout.replicas == 2
+
+
+def test_a_resumed_run_comes_before_newer_ones_that_have_ended(show: Open, store: Store) -> None:
+    older, newer = finished_run(store, epochs=4, status=Status.PAUSED), finished_run(store)
+    assert "Last run completed" in texts(show("streamlit_app.py"))
+    assert "**Run " not in texts(show("pages/training.py"))
+    store.resume(older.id)
+    assert "A run is queued" in texts(show("streamlit_app.py"))
+    assert store.claim([Kind.TRAIN], "an engine") is not None
+    waiting = store.submit(Kind.TRAIN, newer.config)
+    assert "A run is running" in texts(show("streamlit_app.py"))
+    assert f"**Run {older.id}** " in texts(show("pages/training.py"))
+    store.request_stop(waiting)
+    assert f"**Run {older.id}** " in texts(show("pages/training.py"))
+
+
+def test_the_next_in_line_is_the_first_that_was_queued(store: Store) -> None:
+    older = finished_run(store, epochs=4, status=Status.PAUSED)
+    waiting = store.submit(Kind.TRAIN, older.config)
+    store.resume(older.id)
+    found = unfinished_run(store)
+    assert found is not None
+    assert found.id == waiting
 
 
 def _fail_reuters(store: Store) -> Job:

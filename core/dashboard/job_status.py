@@ -45,10 +45,18 @@ def job_status(store: Store, title: str) -> None:
     status(store, _signature(active), title)
 
 
+def unfinished_run(store: Store) -> Job | None:
+    """The run that an engine has, else the next in line; it need not be the newest, for runs are resumed."""
+    return next((job for job in _active(store) if job.kind is Kind.TRAIN), None)
+
+
 def _active(store: Store) -> list[Job]:
     """Jobs worth telling about: trainings and preparations, the running ones first."""
     jobs = store.jobs(kinds=[Kind.TRAIN, Kind.PREPARE], statuses=[*ACTIVE, Status.QUEUED])
-    return sorted(jobs, key=lambda job: (job.status is Status.QUEUED, job.kind is Kind.PREPARE, job.number))
+    return sorted(
+        jobs,
+        key=lambda job: (job.status is Status.QUEUED, job.kind is Kind.PREPARE, job.queued_at, job.number),
+    )
 
 
 def _signature(jobs: list[Job]) -> tuple[tuple[str, Status], ...]:
