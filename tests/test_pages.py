@@ -792,6 +792,19 @@ def test_completed_run_can_be_extended(show: Open, store: Store) -> None:
     assert (longer.status, longer.config["training"]["epochs"]) == (Status.QUEUED, 13)
 
 
+@pytest.mark.parametrize(("epochs", "text"), [(6, "epoch 7 of 10"), (10, "epoch 10 of 10")])
+def test_a_resumed_run_stands_at_its_checkpoint_until_the_engine_reports(
+    show: Open, store: Store, epochs: int, text: str
+) -> None:
+    job = finished_run(store, epochs=epochs, status=Status.LOST)
+    store.resume(job.id)
+    assert store.claim([Kind.TRAIN], "an engine") is not None
+    app = show("pages/training.py", run=job.id)
+    bars = {bar.proto.text: bar.proto.value for bar in app.get("progress")}
+    assert bars[f"**Run {job.id}**, {text}: starting"] == 10 * epochs
+    assert bars[":material/play_circle: Starting TensorFlow"] == 10 * epochs
+
+
 def test_page_says_from_which_checkpoint_a_run_went_on(show: Open, store: Store) -> None:
     job = running_run(store, epochs=4)
     result = {**RESULT, "resumed": {"epochs": 2, "damaged": [3]}}
