@@ -300,6 +300,21 @@ def test_a_real_run_against_plain_keras(home, store, launcher, tmp_path):
     assert np.abs(mine).max() > 0.01
 
 
+def test_a_deterministic_runs_model_is_asked_in_the_precision_it_was_trained_in(store, run_job):
+    values = {
+        "layout": {"strategy": "single", "logical_devices": 1},
+        "data": {"dataset": "synthetic", "max_len": 40},
+        "training": {"epochs": 1, "batch_size": 512, "deterministic": True},
+    }
+    run = run_job(Kind.TRAIN, values)
+    assert run.status is Status.COMPLETED, run.error
+    answer = run_job(Kind.CLASSIFY, question(order(run, "last"), [1, 5, 9, 14]))
+    assert answer.status is Status.COMPLETED, answer.error
+    probabilities = np.array(answer.result["probabilities"])
+    assert (probabilities != probabilities.astype(np.float32)).any()
+    assert run_job(Kind.EVALUATE, order(run, "last")).status is Status.COMPLETED
+
+
 def test_a_run_whose_checkpoint_is_gone_fails_with_words(store, run_job):
     run = finished_run(store)
     job = run_job(Kind.EVALUATE, order(run, "best"))
