@@ -13,12 +13,12 @@ from core.dashboard import draft, units
 from core.dashboard.access import why_not
 from core.dashboard.fragments import fragment
 from core.dashboard.frame import page
-from core.dashboard.job_status import rerun_when_done
+from core.dashboard.job_status import rerun_when_done, unfinished_run
 from core.dashboard.messages import LOOKS, boundary, plain, problem, reuters_missing
 from core.dashboard.navigation import STEPS, link
 from core.dashboard.pulse import follow
 from core.dashboard.server import Readiness, machine, readiness
-from core.records import ACTIVE, Job, Kind, Status
+from core.records import Job, Kind
 from core.store import Store
 
 _RECENT = 8
@@ -54,12 +54,12 @@ def _states(store: Store, found: Job | None, data: Readiness) -> dict[str, str]:
     ready = f"{DATASET_NAMES[name].capitalize()} newswires are ready"
     chosen = units.plural(draft.value("layout.logical_devices"), "logical device")
     filters = f"{draft.value('model.filters.0')} and {draft.value('model.filters.1')}"
-    runs = store.jobs(kinds=[Kind.TRAIN], limit=1)
+    run = unfinished_run(store) or next(iter(store.jobs(kinds=[Kind.TRAIN], limit=1)), None)
     return {
         "Devices": f"{done} {chosen} chosen" if found and found.result else f"{pending} Looking for devices",
         "Data": f"{done} {ready}" if name in data.is_ready else f"{pending} Being prepared",
         "Model": f"{done} {filters} filters, {OPTIMIZER_NAMES[draft.value('model.optimizer')]}",
-        "Training": f"{LOOKS[runs[0].status][0]} {_last(runs[0])}" if runs else f"{pending} No run yet",
+        "Training": f"{LOOKS[run.status][0]} {_last(run)}" if run else f"{pending} No run yet",
     }
 
 
@@ -165,7 +165,7 @@ with page(
     if found is not None and found.error is not None:
         problem(found.error["message"], found.error["hint"])
     st.subheader("Recent runs", anchor=False)
-    goes_on = bool(store.jobs(kinds=[Kind.TRAIN], statuses=[Status.QUEUED, *ACTIVE], limit=1))
+    goes_on = unfinished_run(store) is not None
     with st.container(key="recent"):
         fragment(_recent, key=_RUNS)(store)
     if goes_on:

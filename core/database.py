@@ -117,6 +117,9 @@ _MIGRATIONS = [
     ALTER TABLE jobs ADD COLUMN owner TEXT NOT NULL DEFAULT '';
     ALTER TABLE jobs ADD COLUMN limit_s REAL
     """,
+    """
+    ALTER TABLE jobs ADD COLUMN layout_changed INTEGER NOT NULL DEFAULT 0
+    """,
 ]
 
 FILE_NAME = "mirrorboard.sqlite3"

@@ -115,5 +115,11 @@ def _read(row: sqlite3.Row) -> Job:
         values[column] = None if values[column] is None else json.loads(values[column])
     scaling = None if values["scaling"] is None else Scaling(values["scaling"])
     return Job(
-        **{**values, "kind": Kind(values["kind"]), "status": Status(values["status"]), "scaling": scaling}
+        **{
+            **values,
+            "kind": Kind(values["kind"]),
+            "status": Status(values["status"]),
+            "scaling": scaling,
+            "layout_changed": bool(values["layout_changed"]),
+        }
     )

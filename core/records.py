@@ -113,6 +113,8 @@ class Job:
     """`core.access.Person.id` of who asked for it; empty where nobody had signed in."""
     limit_s: float | None
     """Seconds that it may take in all; None without a limit."""
+    layout_changed: bool
+    """Whether a run has gone on with another device layout than it began with."""
     pid: int | None
     """Of the engine process, while the job runs."""
 

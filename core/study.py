@@ -73,6 +73,11 @@ def _with_replicas(config: RunConfig, scaling: Scaling, replicas: int) -> RunCon
     return parse_config(values)
 
 
+def comparable(jobs: Sequence[Job]) -> list[Job]:
+    """The runs of a study that have its layouts; one that was resumed on another says nothing of scaling."""
+    return [job for job in jobs if not job.layout_changed]
+
+
 def shares_devices(jobs: Sequence[Job]) -> bool:
     """True when replicas of some run are logical devices of one physical device."""
     return any(parse_config(job.config).layout.logical_devices > 1 for job in jobs)
@@ -93,6 +98,8 @@ def timed(store: Store, job: Job) -> Timed | None:
 def report(store: Store, study_id: str) -> dict[str, Any]:
     """A study as one JSON object: its runs, how they scale, and the verdict.
 
+    Runs that were resumed on another layout are ``left_out``, by id.
+
     Raises:
         RunNotFound: It has no run, or never was.
     """
@@ -101,7 +108,8 @@ def report(store: Store, study_id: str) -> dict[str, Any]:
         raise RunNotFound(
             f"There is no study {shown(study_id)} in {store.path}.", "The page Scaling lists those there are."
         )
-    runs = {parse_config(job.config).layout.replicas: job for job in jobs}
+    compared = comparable(jobs)
+    runs = {parse_config(job.config).layout.replicas: job for job in compared}
     scaling = jobs[0].scaling
     assert scaling is not None
     analysis = analyse(scaling, {replicas: timed(store, job) for replicas, job in runs.items()})
@@ -109,9 +117,10 @@ def report(store: Store, study_id: str) -> dict[str, Any]:
         "study": study_id,
         "scaling": str(scaling),
         "runs": [_row(analysis, replicas, job) for replicas, job in sorted(runs.items())],
+        "left_out": [job.id for job in jobs if job.layout_changed],
         "serial_fraction": analysis.serial_fraction,
         "verdict": verdict(analysis),
-        "shared_device": shares_devices(jobs),
+        "shared_device": shares_devices(compared),
     }
 
 

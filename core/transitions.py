@@ -144,10 +144,12 @@ class Transitions(Jobs):
             job = self.job(job_id)
             if not job.can_resume:
                 raise _refused(job, "resumed")
-            config = job.config
+            config, changed = job.config, job.layout_changed
             if layout is not None:
-                config = parse_config(config).on(layout).model_dump(mode="json")
-            self._requeue(connection, job, config)
+                before = parse_config(config)
+                config = before.on(layout).model_dump(mode="json")
+                changed = changed or layout != before.layout
+            self._requeue(connection, job, config, layout_changed=changed)
         return job_id
 
     def extend(self, job_id: str, epochs: int) -> str:
@@ -174,7 +176,7 @@ class Transitions(Jobs):
             self._requeue(connection, job, parse_config(config).model_dump(mode="json"))
         return job_id
 
-    def _requeue(self, connection: sqlite3.Connection, job: Job, config: dict[str, Any]) -> None:
+    def _requeue(self, connection: sqlite3.Connection, job: Job, config: dict[str, Any], **also: Any) -> None:
         """Queues a run again in the caller's transaction; it keeps what its checkpoint has behind it."""
         result = {name: value for name, value in (job.result or {}).items() if name != "early_stop"}
         self._change(
@@ -188,6 +190,7 @@ class Transitions(Jobs):
             limit_s=self.limit_s,
             phase="",
             progress="{}",
+            **also,
             **dict.fromkeys(
                 (
                     "started_at",

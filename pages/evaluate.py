@@ -12,12 +12,12 @@ from core.dashboard.chooser import choose, chooser, label
 from core.dashboard.confusion import confusion
 from core.dashboard.evaluation import Judged, calibration, classes, headline, judged
 from core.dashboard.frame import page
-from core.dashboard.messages import problem
+from core.dashboard.messages import boundary, problem
 from core.dashboard.navigation import STEPS, link
 from core.dashboard.newswire import field
 from core.errors import RunNotFound
 from core.exports import Which
-from core.records import RUNS, Job, Kind
+from core.records import RUNS, Job
 from core.store import Store
 
 _WHICH: dict[Which, str] = {"best": "Best epoch", "last": "Last epoch"}
@@ -27,14 +27,15 @@ def _compare(runs: list[Job], run: Job) -> tuple[Job, Which] | None:
     """Lets the viewer choose a second model: another run's, or the same run's other one."""
     which: Which = draft.value("which")
     other = next(each for each in get_args(Which) if each != which)
-    names = {run.id: f"This run, its {other} epoch"}
-    if run.kind is Kind.TRAIN:
+    names = {}
+    if run.checkpoint_epochs:
+        names[run.id] = f"This run, its {other} epoch"
         dataset = parse_config(run.config).data.dataset
         names |= {
             each.id: label(each)
             for each in runs
             if each.id != run.id
-            and each.kind is Kind.TRAIN
+            and each.checkpoint_epochs
             and each.status.is_final
             and parse_config(each.config).data.dataset == dataset
         }
@@ -93,10 +94,12 @@ def _draw(store: Store) -> None:
         if run is None:
             st.info("Choose a run to see what its model gets right.", icon=":material/fact_check:")
         else:
-            asked = [(run, draft.value("which")), *([second] if second else [])]
-            found = [model for job, which in asked if (model := judged(store, job, which)) is not None]
-            if len(found) == len(asked):
-                _show(store, found)
+            models = [judged(store, run, draft.value("which"))]
+            if second is not None:
+                with boundary():  # whatever is wrong with it, the first is shown
+                    models.append(judged(store, *second))
+            if models[0] is not None:
+                _show(store, [model for model in models if model is not None])
 
 
 with page(

@@ -7,7 +7,7 @@ from typing import Any
 import streamlit as st
 
 from core.access import Action
-from core.config import OPTIMIZER_NAMES, RunConfig
+from core.config import OPTIMIZER_NAMES, RunConfig, parse_config
 from core.dashboard import draft, drawings, forms, units
 from core.dashboard.access import over_limits, why_not
 from core.dashboard.frame import page
@@ -91,7 +91,7 @@ def _question(config: RunConfig) -> dict[str, Any]:
         "layout": plain["layout"],
         "data": {"max_len": config.data.max_len},
         "model": plain["model"],
-        "training": {"batch_size": config.training.batch_size},
+        "training": {name: plain["training"][name] for name in ("batch_size", "deterministic")},
     }
 
 
@@ -134,10 +134,11 @@ def _totals(result: dict[str, Any], config: RunConfig) -> None:
     memory = result["memory"]
     replicas = config.layout.replicas
     each = memory["total_bytes"]
+    precision = "float64, for it is deterministic" if config.training.deterministic else "float32"
     with st.container(horizontal=True, gap="medium"):
         for label, text, meaning in (
             ("Parameters", f"{result['params']:,}", f"{result['trainable']:,} of them are trained."),
-            ("Memory per replica", units.memory(each), "Estimated from shapes, float32."),
+            ("Memory per replica", units.memory(each), f"Estimated from shapes, {precision}."),
             ("Replicas", f"{replicas}", "Each holds a full copy of the model."),
             ("Memory of all replicas", units.memory(each * replicas), "Every replica needs its own."),
         ):
@@ -207,7 +208,8 @@ with page("Model", "An embedding, two convolutions with pooling, and a softmax o
     except ConfigError as refused:
         error = refused
     if job is not None and job.result is not None:
-        shown = RunConfig.model_validate(job.config)
+        # A description of another model says nothing of this one's learning rate.
+        shown = config if job.config == _question(config) else parse_config(job.config)
         drawings.draw(drawings.architecture(job.result["layers"], shown.data.max_len), key="architecture")
     left, right = st.columns([4, 9], gap="large")
     with left:

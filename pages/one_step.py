@@ -118,7 +118,8 @@ def _answer(job: Job) -> None:
     else:
         plays = st.session_state.get(_PLAYS, False)
         fragment(_parts, run_every=_TICK_S if plays else None)(job.result, timed=plays)
-        on_one_device(job.result)
+        if len(job.result["replicas"]) > 1:
+            on_one_device(job.result)
 
 
 def _config(store: Store) -> RunConfig | None:

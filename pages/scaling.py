@@ -21,7 +21,7 @@ from core.dashboard.study_panel import study_panel
 from core.errors import ConfigError
 from core.records import Job, Scaling
 from core.store import Store
-from core.study import configs, possible_replicas
+from core.study import comparable, configs, possible_replicas
 
 _PANEL = "study"
 """Key of the fragment that shows a study."""
@@ -143,7 +143,7 @@ def _new_study(store: Store) -> None:
 
 
 def _name(jobs: list[Job]) -> str:
-    replicas = ", ".join(f"{parse_config(job.config).layout.replicas}" for job in jobs)
+    replicas = ", ".join(f"{parse_config(job.config).layout.replicas}" for job in comparable(jobs))
     when = units.moment(jobs[0].created_at)
     return f"{jobs[0].study}: {jobs[0].scaling} scaling, replicas {replicas}, {when}"
 

@@ -14,7 +14,7 @@ from core.dashboard.chooser import choose
 from core.dashboard.downloads import downloads
 from core.dashboard.fragments import fragment
 from core.dashboard.frame import page
-from core.dashboard.job_status import rerun_when_done
+from core.dashboard.job_status import rerun_when_done, unfinished_run
 from core.dashboard.lifecycle import MONITORS
 from core.dashboard.lint_panel import config_findings
 from core.dashboard.live import view
@@ -228,8 +228,8 @@ def _draw(store: Store) -> None:
     """All of it; in a function, because a session keeps its page's module with all that it names."""
     runs = store.jobs(kinds=RUNS, limit=100)
     chosen = draft.chosen_run()
-    if chosen is None and runs and not runs[0].status.is_final:
-        chosen = runs[0].id
+    if chosen is None and (unfinished := unfinished_run(store)) is not None:
+        chosen = unfinished.id
         draft.choose_run(chosen)
     with st.expander("New run", icon=":material/add_circle:", expanded=chosen is None):
         _new_run(store)

@@ -485,7 +485,7 @@ def test_every_part_follows_the_epochs(browser: Browser, recorded: tuple[str, St
             heading(page, "Training")
             rule = page.locator(".st-key-run_stopping tr", has_text="GL_2").first
             expect(rule).to_contain_text("never")
-            expect(page.locator(".st-key-run_stopping")).to_contain_text("would have saved nothing")
+            expect(page.locator(".st-key-run_stopping")).to_contain_text("no rule would have stopped")
             page.get_by_text("Log (1 line)").wait_for()
             store.report(job, metrics=rows_of(3))
             expect(rule).to_contain_text("4")

@@ -94,7 +94,7 @@ def described(config):
         "layout": plain["layout"],
         "data": {"max_len": config.data.max_len},
         "model": plain["model"],
-        "training": {"batch_size": config.training.batch_size},
+        "training": {name: plain["training"][name] for name in ("batch_size", "deterministic")},
     }
 
 

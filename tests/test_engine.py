@@ -393,6 +393,11 @@ def test_describe_reports_what_keras_reports(run_job):
     assert memory["optimizer_bytes"] >= 2 * memory["weights_bytes"]
     # 16 rows a replica: 300·7 + 296·64 + 148·64 + 146·32 + 73·32 + 2336 + 46 float32 values each.
     assert memory["activations_bytes"] == 16 * 4 * 39_906
+    double = run_job(Kind.DESCRIBE, {"training": {"deterministic": True}}).result["memory"]
+    assert double["weights_bytes"] == 2 * memory["weights_bytes"]
+    assert double["activations_bytes"] == 2 * memory["activations_bytes"]
+    assert double["total_bytes"] == pytest.approx(2 * memory["total_bytes"], abs=64)
+    assert run_job(Kind.DESCRIBE, {"data": {"max_len": 300}}).result["memory"] == memory
     assert [layer["name"] for layer in again.result["layers"]][:2] == ["embedding", "conv1d"]
     assert again.result["layers"][-2]["type"] == "Dropout"
 

@@ -300,6 +300,21 @@ def test_a_real_run_against_plain_keras(home, store, launcher, tmp_path):
     assert np.abs(mine).max() > 0.01
 
 
+def test_a_deterministic_runs_model_is_asked_in_the_precision_it_was_trained_in(store, run_job):
+    values = {
+        "layout": {"strategy": "single", "logical_devices": 1},
+        "data": {"dataset": "synthetic", "max_len": 40},
+        "training": {"epochs": 1, "batch_size": 512, "deterministic": True},
+    }
+    run = run_job(Kind.TRAIN, values)
+    assert run.status is Status.COMPLETED, run.error
+    answer = run_job(Kind.CLASSIFY, question(order(run, "last"), [1, 5, 9, 14]))
+    assert answer.status is Status.COMPLETED, answer.error
+    probabilities = np.array(answer.result["probabilities"])
+    assert (probabilities != probabilities.astype(np.float32)).any()
+    assert run_job(Kind.EVALUATE, order(run, "last")).status is Status.COMPLETED
+
+
 def test_a_run_whose_checkpoint_is_gone_fails_with_words(store, run_job):
     run = finished_run(store)
     job = run_job(Kind.EVALUATE, order(run, "best"))
@@ -460,6 +475,43 @@ def test_two_models_beside_each_other(show, store):
     assert list(app.table[0].value.columns)[1:3] == titles
     app.selectbox(key="compare_chooser").set_value(None).run()
     assert app.session_state["compare"] == ""
+
+
+def test_only_runs_with_a_model_are_offered_to_compare_with(show, store):
+    data = prepared(store)
+    run = finished_run(store)
+    evaluated(store, run, data)
+    stopped = store.submit(Kind.TRAIN, run.config)
+    store.request_stop(stopped)
+    app = page(show, run=run.id, compare=stopped)
+    assert app.selectbox(key="compare_chooser").options == ["This run, its last epoch"]
+    assert not app.error
+    assert "Accuracy" in [metric.label for metric in app.metric]
+    assert page(show, run=stopped).selectbox(key="compare_chooser").options == []
+
+
+@pytest.mark.parametrize("wrong", ["no best epoch", "failed", "damaged", "asked"])
+def test_whatever_is_wrong_with_the_second_model_the_first_stays(show, store, wrong):
+    data = prepared(store)
+    run, other = finished_run(store), finished_run(store)
+    evaluated(store, run, data)
+    words = ""
+    if wrong == "no best epoch":
+        store.report(other, checkpoint={"epochs": 2, "best_epoch": None, "best_val_loss": None})
+        words = "has no best model"
+    elif wrong == "failed":
+        job = claimed(store, Kind.EVALUATE, order(other, "best"))
+        store.finish(job.id, Status.FAILED, error=TrainingError("The checkpoint is gone.", "Try the other."))
+        words = "The checkpoint is gone."
+    elif wrong == "damaged":
+        file = predictions.predicted(store.checkpoints(other.id), order(other, "best"))
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"nothing")
+        words = "cannot be read"
+    app = page(show, run=run.id, compare=other.id)
+    assert words in texts(app)
+    assert "Accuracy" in [metric.label for metric in app.metric]
+    assert app.selectbox(key="compare_chooser").value == other.id
 
 
 def recorded_answer(ids):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,8 +17,8 @@ from core.config import parse_config
 from core.records import Kind, Status
 from tests.browser_app import CHROMIUM, chromium, dashboard, heading, tab
 from tests.conftest import ROOT, json_of
-from tests.page_app import drawings, texts
-from tests.recorded import prepared
+from tests.page_app import charts, drawings, texts
+from tests.recorded import answered, prepared
 
 _PLAIN = """
 import json, sys
@@ -186,9 +187,7 @@ def recorded_step(replicas=2):
 def test_page_shows_each_part(show, store, part, words):
     prepared(store)
     config = parse_config({"data": {"dataset": "synthetic"}})
-    job_id = store.submit(Kind.STEP, asked(config, 0))
-    store.claim([Kind.STEP], "none")
-    store.finish(job_id, Status.COMPLETED, result=recorded_step())
+    answered(store, Kind.STEP, asked(config, 0), recorded_step())
     app = show("pages/one_step.py", data__dataset="synthetic", step__at=str(part))
     text = texts(app) + drawings(app)
     for expected in words:
@@ -196,6 +195,34 @@ def test_page_shows_each_part(show, store, part, words):
     metrics = {metric.label: metric.value for metric in app.metric}
     assert metrics["Difference of the losses"] == "2.4e-07"
     assert metrics["Largest difference of a gradient"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        (1, "The only replica holds all **332,856** parameters"),
+        (2, "**32 newswires**, all for the only replica"),
+        (3, "The only replica runs forward and backward on the whole batch"),
+        (4, "There is one replica; its gradient is the sum"),
+        (5, "The only replica applies its gradient to its variables"),
+        (6, "With one replica there is nobody to wait for"),
+    ],
+)
+def test_one_replica_has_no_others(show, store, part, words):
+    prepared(store)
+    layout = {"strategy": "single", "logical_devices": 1}
+    config = parse_config({"layout": layout, "data": {"dataset": "synthetic"}})
+    answered(store, Kind.STEP, asked(config, 0), recorded_step(replicas=1))
+    app = show(
+        "pages/one_step.py",
+        data__dataset="synthetic",
+        layout__strategy="single",
+        layout__logical_devices="1",
+        step__at=str(part),
+    )
+    shown = texts(app) + json.dumps(charts(app))
+    assert words in shown
+    assert not re.search("each (replica|saw)|every replica|others|any two|same numbers", shown, re.IGNORECASE)
 
 
 @pytest.mark.skipif(not shutil.which(CHROMIUM), reason=f"needs {CHROMIUM}")

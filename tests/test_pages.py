@@ -25,6 +25,7 @@ from streamlit.testing.v1 import AppTest
 from core.analysis import memory
 from core.config import DeviceLayout, RunConfig
 from core.dashboard import draft, units
+from core.dashboard.job_status import unfinished_run
 from core.errors import DownloadFailed, RunNotFound
 from core.records import Job, Kind, LogLine, Metric, Scaling, Status
 from core.report import add_import
@@ -305,6 +306,29 @@ def test_start_lists_recent_runs_and_starts_the_lesson(show: Open, store: Store)
     assert config.layout.replicas == 2
 
 
+def test_a_resumed_run_comes_before_newer_ones_that_have_ended(show: Open, store: Store) -> None:
+    older, newer = finished_run(store, epochs=4, status=Status.PAUSED), finished_run(store)
+    assert "Last run completed" in texts(show("streamlit_app.py"))
+    assert "**Run " not in texts(show("pages/training.py"))
+    store.resume(older.id)
+    assert "A run is queued" in texts(show("streamlit_app.py"))
+    assert store.claim([Kind.TRAIN], "an engine") is not None
+    waiting = store.submit(Kind.TRAIN, newer.config)
+    assert "A run is running" in texts(show("streamlit_app.py"))
+    assert f"**Run {older.id}** " in texts(show("pages/training.py"))
+    store.request_stop(waiting)
+    assert f"**Run {older.id}** " in texts(show("pages/training.py"))
+
+
+def test_the_next_in_line_is_the_first_that_was_queued(store: Store) -> None:
+    older = finished_run(store, epochs=4, status=Status.PAUSED)
+    waiting = store.submit(Kind.TRAIN, older.config)
+    store.resume(older.id)
+    found = unfinished_run(store)
+    assert found is not None
+    assert found.id == waiting
+
+
 def _fail_reuters(store: Store) -> Job:
     job = claimed(store, Kind.PREPARE, {"dataset": "reuters"})
     error = DownloadFailed(
@@ -560,6 +584,19 @@ def test_model_page(show: Open, store: Store) -> None:
     assert app.metric[0].value == "332,856", "the last description stays until the next is there"
 
 
+def test_model_page_shows_what_is_set_on_the_page_training(show: Open, store: Store) -> None:
+    query = {"training__learning_rate": "0.05", "training__deterministic": "true"}
+    show("pages/model.py", **query)
+    taken = store.claim([Kind.DESCRIBE], "somebody")
+    assert taken is not None
+    assert taken.config["training"] == {"batch_size": 32, "deterministic": True}
+    store.finish(taken.id, Status.COMPLETED, result=DESCRIPTION)
+    app = show("pages/model.py", **query)
+    assert "**Compiled with** Nadam (learning rate 0.05)" in texts(app)
+    (memory_each,) = [metric for metric in app.metric if metric.label == "Memory per replica"]
+    assert "float64" in memory_each.help
+
+
 def test_from_logits_experiment_warns_and_is_compiled_and_shown(show: Open, store: Store) -> None:
     assert not show("pages/model.py").warning
     (plain,) = store.jobs(kinds=[Kind.DESCRIBE])
@@ -755,6 +792,19 @@ def test_completed_run_can_be_extended(show: Open, store: Store) -> None:
     sound(app.button(key="extend_now").click().run())
     longer = store.job(job.id)
     assert (longer.status, longer.config["training"]["epochs"]) == (Status.QUEUED, 13)
+
+
+@pytest.mark.parametrize(("epochs", "text"), [(6, "epoch 7 of 10"), (10, "epoch 10 of 10")])
+def test_a_resumed_run_stands_at_its_checkpoint_until_the_engine_reports(
+    show: Open, store: Store, epochs: int, text: str
+) -> None:
+    job = finished_run(store, epochs=epochs, status=Status.LOST)
+    store.resume(job.id)
+    assert store.claim([Kind.TRAIN], "an engine") is not None
+    app = show("pages/training.py", run=job.id)
+    bars = {bar.proto.text: bar.proto.value for bar in app.get("progress")}
+    assert bars[f"**Run {job.id}**, {text}: starting"] == 10 * epochs
+    assert bars[":material/play_circle: Starting TensorFlow"] == 10 * epochs
 
 
 def test_page_says_from_which_checkpoint_a_run_went_on(show: Open, store: Store) -> None:

@@ -153,6 +153,18 @@ def test_a_run_keeps_its_colour(show: Open, store: Store) -> None:
     assert len(together) == 6
 
 
+def test_runs_whose_colours_come_round_again_are_told_apart(show: Open, store: Store) -> None:
+    jobs = [finished_run(store, epochs=1) for _ in range(26)]
+    few = drawn(show("pages/runs.py", runs=chosen(jobs[0], jobs[1], jobs[2])))
+    clashing = drawn(show("pages/runs.py", runs=chosen(jobs[24], jobs[25], jobs[2], jobs[1], jobs[0])))
+    lines = {name: (trace["line"]["color"], trace["line"]["dash"]) for name, trace in clashing.items()}
+    assert len(set(lines.values())) == len(lines) == 5
+    for job in jobs[:3]:
+        assert clashing[job.id]["line"] == few[job.id]["line"], "an earlier run gave its look away"
+    all_but_two = drawn(show("pages/runs.py", runs=chosen(*jobs[2:])))
+    assert len({(trace["line"]["color"], trace["line"]["dash"]) for trace in all_but_two.values()}) == 24
+
+
 def test_rename(show: Open, store: Store) -> None:
     job = finished_run(store)
     app = show("pages/runs.py", runs=chosen(job))

@@ -24,7 +24,7 @@ from core.analysis.scaling import (
 )
 from core.config import DeviceLayout, RunConfig, parse_config
 from core.errors import ConfigError, RunNotFound, TrainingError
-from core.records import Engine, Kind, Metric, Scaling, Status
+from core.records import Engine, Job, Kind, Metric, Scaling, Status
 from core.store import Store
 from core.study import configs, possible_replicas, report, shares_devices, stop
 from tests.conftest import ROOT
@@ -475,6 +475,55 @@ def test_study_with_failed_deleted_and_waiting_runs(show: Open, store: Store) ->
     store.delete([job.id for job in store.study(study)])
     app = show("pages/scaling.py", study=study)
     assert f"There is no study '{study}'" in texts(app)
+
+
+def moved(store: Store, study: str, replicas: int) -> Job:
+    """The study's run on so many replicas, stopped, resumed on a single device, and done."""
+    (job,) = [job for job in store.study(study) if parse_config(job.config).layout.replicas == replicas]
+    store.report(job, checkpoint={"epochs": 3, "best_epoch": 1, "best_val_loss": 2.0})
+    store.resume(job.id, DeviceLayout(strategy="single", logical_devices=1))
+    assert store.claim([Kind.TRAIN], "an engine") is not None
+    store.finish(job.id, Status.COMPLETED)
+    return store.job(job.id)
+
+
+def test_a_run_that_went_on_elsewhere_is_left_out_of_its_study(show: Open, store: Store) -> None:
+    study = study_of(store, 1, 2, 4)
+    record(store, study, 1, 0.010)
+    record(store, study, 2, 0.005, status=Status.STOPPED)
+    record(store, study, 4, 0.004)
+    run = moved(store, study, 2)
+    found = report(store, study)
+    assert [row["replicas"] for row in found["runs"]] == [1, 4]
+    assert [row["speed_up"] for row in found["runs"]] == pytest.approx([1, 2.5], rel=1e-3)
+    assert found["left_out"] == [run.id]
+    app = show("pages/scaling.py", study=study)
+    assert app.table[0].value["Replicas"].tolist() == ["1", "4"]
+    assert "On 4 replicas the training runs 2.50 times as fast as on one replica" in texts(app)
+    assert f"Runs that were resumed on another device layout are left out: {run.id}." in texts(app)
+    assert "replicas 1, 4" in app.selectbox(key="study_chooser").options[0]
+
+
+def test_a_study_of_which_no_run_is_left_says_so(show: Open, store: Store) -> None:
+    study = study_of(store, 2)
+    record(store, study, 2, 0.005, status=Status.STOPPED)
+    moved(store, study, 2)
+    assert "are left out" in texts(show("pages/scaling.py", study=study))
+    assert report(store, study)["runs"] == []
+
+
+def test_a_run_that_goes_on_where_it_was_stays_in_its_study(store: Store) -> None:
+    study = study_of(store, 2)
+    record(store, study, 2, 0.005, status=Status.STOPPED)
+    (job,) = store.study(study)
+    store.report(job, checkpoint={"epochs": 3, "best_epoch": 1, "best_val_loss": 2.0})
+    store.resume(job.id, parse_config(job.config).layout)
+    assert not store.job(job.id).layout_changed
+    store.request_stop(job.id)
+    store.resume(job.id, DeviceLayout(strategy="single", logical_devices=1))
+    store.request_stop(job.id)
+    store.resume(job.id, parse_config(job.config).layout)
+    assert store.job(job.id).layout_changed, "its figures are of both layouts"
 
 
 def test_a_run_of_a_study_that_pauses_is_still_told_of(show: Open, store: Store) -> None:

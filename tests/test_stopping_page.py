@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from core.records import Metric
 from core.store import Store
 from tests.page_app import Open, charts, sound, texts
-from tests.recorded import finished_run, running_run
+from tests.recorded import STEPS, finished_run, rows_of, running_run
 
 GL = "Generalization loss GL: percent above the lowest so far"
 LOSS = "Loss: training against validation"
@@ -34,7 +35,17 @@ def test_what_would_have_happened_on_the_reference(show: Open, store: Store) -> 
 
 def test_a_run_that_goes_on_improving_has_paid_nothing(show: Open, store: Store) -> None:
     app = show("pages/training.py", run=running_run(store, epochs=3).id)
-    assert "stopping earlier would have saved nothing" in texts(app)
+    assert set(app.table[0].value["Stops after epoch"]) == {"never"}
+    assert "The last epoch is the best one so far: no rule would have stopped before it." in texts(app)
+
+
+def test_rules_that_fire_in_a_bump_would_have_cost_the_best_epoch(show: Open, store: Store) -> None:
+    job = running_run(store, epochs=5)
+    row = Metric("epoch", 6 * STEPS - 1, 5, "validation", "loss", 1.4, 0.0)
+    store.report(job, metrics=[*(row for row in rows_of(5) if row.name != "loss"), row])
+    app = show("pages/training.py", run=job.id)
+    assert app.table[0].value.set_index("Stop rule").loc["GL_2", "Epochs saved"] == "2"
+    assert "The last epoch is the best one so far: stopping earlier would have cost it." in texts(app)
 
 
 def test_lines_are_chosen_and_coinciding_ones_share_a_label(show: Open, store: Store) -> None:

@@ -45,10 +45,18 @@ def job_status(store: Store, title: str) -> None:
     status(store, _signature(active), title)
 
 
+def unfinished_run(store: Store) -> Job | None:
+    """The run that an engine has, else the next in line; it need not be the newest, for runs are resumed."""
+    return next((job for job in _active(store) if job.kind is Kind.TRAIN), None)
+
+
 def _active(store: Store) -> list[Job]:
     """Jobs worth telling about: trainings and preparations, the running ones first."""
     jobs = store.jobs(kinds=[Kind.TRAIN, Kind.PREPARE], statuses=[*ACTIVE, Status.QUEUED])
-    return sorted(jobs, key=lambda job: (job.status is Status.QUEUED, job.kind is Kind.PREPARE, job.number))
+    return sorted(
+        jobs,
+        key=lambda job: (job.status is Status.QUEUED, job.kind is Kind.PREPARE, job.queued_at, job.number),
+    )
 
 
 def _signature(jobs: list[Job]) -> tuple[tuple[str, Status], ...]:
@@ -102,21 +110,23 @@ def _job_line(job: Job) -> None:
     if job.status is Status.QUEUED:
         st.caption(f"{LOOKS[job.status][0]} Run {job.id} is queued")
     else:
-        epochs = progress.get("epochs") or parse_config(job.config).training.epochs
+        epochs = _epochs(job)
+        epoch = min(progress.get("epoch", job.checkpoint_epochs) + 1, epochs)
         ending = job.status in (Status.STOPPING, Status.PAUSING)
         text = str(job.status) if ending else plain(job.phase or "starting")
-        st.progress(
-            run_share(job), f"**Run {job.id}**, epoch {progress.get('epoch', 0) + 1} of {epochs}: {text}"
-        )
+        st.progress(run_share(job), f"**Run {job.id}**, epoch {epoch} of {epochs}: {text}")
 
 
 def run_share(job: Job) -> float:
     """How much of a run is done, from 0 to 1."""
-    progress = job.progress
-    steps, epochs = progress.get("steps"), progress.get("epochs")
-    if not steps or not epochs:
-        return 0.0
-    return float(min((progress["epoch"] + progress["step"] / steps) / epochs, 1.0))
+    progress, steps = job.progress, job.progress.get("steps")
+    # Until the engine reports, a run that was resumed stands where its checkpoint is.
+    done = progress["epoch"] + progress["step"] / steps if steps else job.checkpoint_epochs
+    return float(min(done / _epochs(job), 1.0))
+
+
+def _epochs(job: Job) -> int:
+    return int(job.progress.get("epochs") or parse_config(job.config).training.epochs)
 
 
 def _engine(store: Store) -> str:

@@ -30,7 +30,8 @@ def _copied(result: _Result) -> None:
 def _cut(result: _Result) -> None:
     batch, shards = result["batch"], [len(replica["rows"]) for replica in result["replicas"]]
     sizes = " + ".join(f"{size:,}" for size in shards)
-    text = f"The global batch has **{units.plural(batch['rows'], 'newswire')}**, cut into {sizes}."
+    cut = f"cut into {sizes}" if len(shards) > 1 else "all for the only replica"
+    text = f"The global batch has **{units.plural(batch['rows'], 'newswire')}**, {cut}."
     if batch["rows"] < batch["global"]:
         text += (
             f" It is the last batch of the epoch: {batch['global'] - batch['rows']} fillers of weight 0 make"
@@ -57,6 +58,8 @@ def _computed(result: _Result) -> None:
     st.markdown(
         "Each replica runs forward and backward on its own shard, without a word to the others: its loss and"
         " its gradient are its own."
+        if len(result["replicas"]) > 1
+        else "The only replica runs forward and backward on the whole batch."
     )
     _replicas(
         result,
@@ -86,11 +89,13 @@ def _reduced(result: _Result) -> None:
 
 def _updated(result: _Result) -> None:
     update = result["update"]
-    st.markdown(
+    applied = (
         "Every replica applies the same sum to its own copy with its own optimizer, so the copies stay equal:"
         f" the largest difference between any two is **{update['between_replicas']:g}**."
-        f" The value that moved most moved by {update['moved']:.3g}."
+        if len(result["replicas"]) > 1
+        else "The only replica applies its gradient to its variables."
     )
+    st.markdown(f"{applied} The value that moved most moved by {update['moved']:.3g}.")
     _replicas(
         result,
         lambda replica: (

@@ -141,15 +141,18 @@ def stopping(shown: RunView) -> None:
 
 def _saved(shown: RunView, thresholds: Thresholds) -> None:
     with boundary():
-        _price(shown)
-        st.table([_row(stop) for stop in shown.stops(thresholds)], hide_index=True, border="horizontal")
+        stops = shown.stops(thresholds)
+        _price(shown, stops)
+        st.table([_row(stop) for stop in stops], hide_index=True, border="horizontal")
 
 
-def _price(shown: RunView) -> None:
+def _price(shown: RunView, stops: list[Stop]) -> None:
     diagnosis, history = shown.diagnosis, shown.history
     after = len(history) - 1 - [row["epoch"] for row in history].index(diagnosis.best_epoch)
     if not after:
-        st.markdown("The last epoch is the best one so far: stopping earlier would have saved nothing.")
+        early = any(stop.epochs_saved for stop in stops)
+        what = "stopping earlier would have cost it" if early else "no rule would have stopped before it"
+        st.markdown(f"The last epoch is the best one so far: {what}.")
         return
     spent = "" if diagnosis.after_best_s is None else f" and {units.duration(diagnosis.after_best_s)}"
     change = diagnosis.val_loss_change

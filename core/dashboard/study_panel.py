@@ -25,8 +25,8 @@ from core.dashboard.messages import badge, boundary, plain, problem, told
 from core.dashboard.navigation import RUNS
 from core.records import ACTIVE, Job, Scaling, Status
 from core.store import Store
+from core.study import comparable, shares_devices, stop, timed
 from core.study import report as study_report
-from core.study import shares_devices, stop, timed
 
 _KINDS = {Scaling.STRONG: "Strong scaling", Scaling.WEAK: "Weak scaling"}
 _LAWS = {
@@ -64,7 +64,8 @@ def study_panel(store: Store, study: str, *, live: bool) -> None:
             return
         if live and all(job.status.is_final for job in jobs):
             st.rerun()
-        runs = sorted((_run(store, job) for job in jobs), key=lambda run: run.replicas)
+        compared = comparable(jobs)
+        runs = sorted((_run(store, job) for job in compared), key=lambda run: run.replicas)
         scaling = jobs[0].scaling
         assert scaling is not None
         analysis = analyse(scaling, {run.replicas: run.timed for run in runs})
@@ -73,7 +74,8 @@ def study_panel(store: Store, study: str, *, live: bool) -> None:
         with st.container(key="study_progress"):
             _progress(jobs)
         with st.container(key="study_verdict"):
-            _verdict(analysis, jobs)
+            _verdict(analysis, compared)
+            _left_out(jobs)
         with st.container(key="study_charts"):
             _charts(analysis, study, runs)
         with st.container(key="study_table"):
@@ -87,11 +89,12 @@ def study_panel(store: Store, study: str, *, live: bool) -> None:
                     mime="application/json",
                     icon=":material/download:",
                 )
+        config = parse_config(jobs[0].config)
         st.caption(
-            f"The same in all: {plain(summary(runs[0].config).split(';')[0])};"
-            f" {OPTIMIZER_NAMES[runs[0].config.model.optimizer]},"
-            f" {units.plural(runs[0].config.training.epochs, 'epoch')}, seed"
-            f" {runs[0].config.training.seed}. {_LAWS[scaling]} Medians leave out the first epoch, which"
+            f"The same in all: {plain(summary(config).split(';')[0])};"
+            f" {OPTIMIZER_NAMES[config.model.optimizer]},"
+            f" {units.plural(config.training.epochs, 'epoch')}, seed {config.training.seed}."
+            f" {_LAWS[scaling]} Medians leave out the first epoch, which"
             " holds TensorFlow's tracing. One replica trains without a strategy."
         )
 
@@ -161,6 +164,12 @@ def _verdict(analysis: Analysis, jobs: Sequence[Job]) -> None:
         if any(scaled.speed_up > _FASTER for scaled in analysis.scaled.values()):
             caveat += " Here they run faster all the same: one replica alone leaves part of the device idle."
         st.warning(caveat, icon=":material/call_split:")
+
+
+def _left_out(jobs: Sequence[Job]) -> None:
+    names = ", ".join(plain(job.title) for job in jobs if job.layout_changed)
+    if names:
+        st.caption(f"Runs that were resumed on another device layout are left out: {names}.")
 
 
 def _charts(analysis: Analysis, study: str, runs: Sequence[_Run]) -> None:

@@ -103,6 +103,8 @@ def _describe(task: Task) -> dict[str, Any]:
     # Layer names count from the start again, and the last model's memory is free: without that an engine
     # grows by 2 MB with every answer.
     keras.backend.clear_session()
+    if config.training.deterministic:
+        keras.config.set_dtype_policy("float64")  # as in training; kept per thread
     model = models.build(config, vocabulary=VOCABULARY, classes=CLASSES)
     return models.describe(model, config.per_replica_batch_size)
 

@@ -213,14 +213,16 @@ def describe(model: ReplicatedModel, per_replica_batch_size: int) -> dict[str, A
     weights = _bytes(model.variables)
     model.optimizer.build(model.trainable_variables)
     activations = sum(
-        4 * per_replica_batch_size * math.prod(size for size in layer.output.shape[1:] if size)
+        tf.as_dtype(layer.output.dtype).size
+        * per_replica_batch_size
+        * math.prod(size for size in layer.output.shape[1:] if size)
         for layer in layers
     )
     memory = {
         "weights_bytes": weights,
         "gradients_bytes": _bytes(model.trainable_variables),
         "optimizer_bytes": _bytes(model.optimizer.variables),
-        # Kept from the forward for the backward pass; float32.
+        # Kept from the forward for the backward pass.
         "activations_bytes": activations,
     }
     return {

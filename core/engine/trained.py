@@ -21,10 +21,10 @@ def trained(config: RunConfig, values: Arrays) -> models.ReplicatedModel:
     Raises:
         TrainingError: The checkpoint is of another model.
     """
+    keras.backend.clear_session(free_memory=False)  # which forgets the policy, too
     # Keras keeps the policy per thread, and each job has a thread of its own (3.15).
     if config.training.deterministic:
         keras.config.set_dtype_policy("float64")
-    keras.backend.clear_session(free_memory=False)
     model = models.build(config, vocabulary=VOCABULARY, classes=CLASSES)
     if [tuple(variable.shape) for variable in model.variables] != [value.shape for value in values]:
         raise TrainingError(

@@ -33,7 +33,7 @@ class Overlaid:
 
     Attributes:
         title: What the run is called.
-        place: Of the run among all runs; fixes its colour and dash, whichever others are drawn.
+        place: Of the run among all runs; fixes its colour and dash unless an earlier run has the same.
         x: Epochs, steps or seconds, shape (n,).
         losses: Validation losses, NaN where unknown, shape (n,).
         epochs: One-based, shape (n,).
@@ -44,6 +44,24 @@ class Overlaid:
     x: NDArray[np.float64]
     losses: NDArray[np.float64]
     epochs: NDArray[np.int32]
+
+
+def _looks(places: Sequence[int]) -> dict[int, int]:
+    """Which colour and dash the runs at these places have.
+
+    Each has its own whichever others are drawn; of those that would look alike all but the earliest take
+    the next that nobody has.
+    """
+    every = _COLOURS * len(_DASHES)
+    looks: dict[int, int] = {}
+    free = set(range(every)) - {(place - 1) % every for place in places}
+    for place in sorted(places):
+        look = (place - 1) % every
+        if look in looks.values() and free:
+            look = min(free, key=lambda other: (other - look) % every)
+            free.remove(look)
+        looks[place] = look
+    return looks
 
 
 def overlaid_losses(
@@ -62,9 +80,11 @@ def overlaid_losses(
     """
     figure = go.Figure()
     lowest = []
+    looks = _looks([run.place for run in runs])
     for run in runs:
         drawn = np.arange(len(run.x)) if part.every_point else shown(run.x, run.losses, part.visible(along))
         name = escape(run.title[:_LONGEST_NAME], quote=False)
+        dash, colour = divmod(looks[run.place], _COLOURS)
         figure.add_scatter(
             x=run.x[drawn],
             y=run.losses[drawn],
@@ -72,8 +92,8 @@ def overlaid_losses(
             mode="lines+markers" if len(run.x) <= _MOST_MARKERS else "lines",
             line={
                 "width": 2.5,
-                "color": f"var(--palette-{(run.place - 1) % _COLOURS})",
-                "dash": _DASHES[(run.place - 1) // _COLOURS % len(_DASHES)],
+                "color": f"var(--palette-{colour})",
+                "dash": _DASHES[dash],
             },
             customdata=run.epochs[drawn],
             hovertemplate="epoch %{customdata}: %{y:.3f}<extra>" + name + "</extra>",

@@ -11,7 +11,7 @@ from core.dashboard.charts.component import chart
 _PARTS = (
     # Name, what it does; the times between which it lasts.
     ("computing", "forward and backward pass on its own shard"),
-    ("all-reduce", "waiting for the others' gradients and summing them"),
+    ("all-reduce", "until the sum of all gradients is there"),
     ("updating", "applying the sum to its copy of the variables"),
 )
 
@@ -43,7 +43,9 @@ def gradient_norms(result: dict[str, Any]) -> bytes:
     largest = max(layers, key=lambda layer: result["reduced_norms"][layer])
     return chart(
         figure,
-        "Each replica's gradient differs, because each saw other newswires",
+        "Each replica's gradient differs, because each saw other newswires"
+        if len(result["replicas"]) > 1
+        else "One replica saw all newswires, so its gradient is the sum",
         f"The sum's largest norm is that of {largest}: {result['reduced_norms'][largest]:.4g}.",
     )
 
