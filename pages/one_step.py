@@ -106,6 +106,7 @@ def _parts(result: dict[str, Any], *, timed: bool) -> None:
                 on_click=_play,
             )
         PARTS[at - 1][1](result)
+        draft.keep_in_address("step")
 
 
 def _answer(job: Job) -> None:

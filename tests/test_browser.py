@@ -142,6 +142,26 @@ def test_finished_run_is_annotated_and_quiet(browser: Browser, recorded: tuple[s
         assert 3 * 281 in chart(page, "loss_chart", "node.layout.shapes.map((shape) => shape.x0)")
 
 
+def test_how_a_run_is_looked_at_lives_in_the_address(browser: Browser, recorded: tuple[str, Store]) -> None:
+    address, store = recorded
+    run = finished_run(store)
+    with tab(browser) as page:
+        page.goto(f"{address}/training?run={run.id}&axis=step")
+        settled(page)
+        page.locator(".st-key-axis").get_by_text("Epochs").click()
+        expect(page).to_have_url(re.compile(r"^(?!.*axis=)"))
+        page.locator(".st-key-axis").get_by_text("Steps").click()
+        expect(page).to_have_url(re.compile("axis=step"))
+        page.locator(".st-key-stops").get_by_text("UP").click()
+        expect(page).to_have_url(re.compile("stops="))
+        settled(page)
+        page.reload()
+        settled(page)
+        for name, chosen in (("axis", ["Steps"]), ("stops", ["GL", "UP"])):
+            buttons = page.locator(f".st-key-{name} button[data-selected=true]")
+            expect(buttons).to_have_text(chosen)
+
+
 def test_failed_run(browser: Browser, recorded: tuple[str, Store]) -> None:
     address, store = recorded
     run = store.jobs(kinds=[Kind.TRAIN], statuses=[Status.FAILED])[0]

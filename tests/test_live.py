@@ -341,6 +341,20 @@ def test_only_what_has_changed_is_drawn_anew(store: Store) -> None:
     assert news(waiting, seen) == ["progress"]
 
 
+def test_the_warning_of_silence_goes_when_the_engine_is_heard_again(store: Store) -> None:
+    job = running_run(store, epochs=1)
+    shown_run = view(store, job.id)
+    drawn = Drawn(shown_run.versions)
+    assert news(shown_run, drawn) == []
+    shown_run._heard_at -= 60
+    assert news(shown_run, drawn) == ["progress"]
+    store.report(job)
+    shown_run._read_at = 0.0
+    shown_run.refresh()
+    assert news(shown_run, drawn) == ["progress"]
+    assert news(shown_run, drawn) == []
+
+
 def test_a_run_that_is_about_to_begin_is_looked_at_more_often(store: Store) -> None:
     behind = view(store, store.submit(Kind.TRAIN, {}))
     elsewhere = store.path.rename(store.home / "elsewhere")

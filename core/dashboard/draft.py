@@ -24,7 +24,9 @@ from core.exports import Which
 from core.records import Scaling, Status
 
 _ADDRESS = """
-export default function ({ data }) {
+export default function ({ data, parentElement: here }) {
+  if (here.written === data) return;  // of several the one that has something new writes
+  here.written = data;
   const url = new URL(window.location.href);
   const wanted = new URLSearchParams(data);
   if (url.searchParams.toString() === wanted.toString()) return;
@@ -180,9 +182,13 @@ def address() -> dict[str, str]:
     return {**changed, _CHOSEN_RUN: run} if run else changed
 
 
-def keep_in_address() -> None:
-    """Writes the settings and the chosen run to the address bar."""
-    _address(key="address", data=urlencode(address()))
+def keep_in_address(part: str = "page") -> None:
+    """Writes the settings and the chosen run to the address bar.
+
+    Args:
+        part: Name of a part of the page that is drawn by itself and holds views.
+    """
+    _address(key=f"address_{part}", data=urlencode(address()))
 
 
 def chosen_run() -> str | None:

@@ -21,7 +21,7 @@ from core.store import Store
 _ICON = Path(__file__).with_name("icon.svg")
 _LOGO = Path(__file__).with_name("logo.svg")
 _STYLE = """<style>
-.st-key-address, .st-key-pulse, [class*=st-key-][class*=_news] { display: none; }
+[class*=st-key-address_], .st-key-pulse, [class*=st-key-][class*=_news] { display: none; }
 [data-testid=stSidebarHeader] { height: 3.4rem; }
 [data-testid=stMetric] { padding: 0.15rem 0; }
 /* Room for two lines, so that a longer sentence does not push the charts about. */

@@ -45,6 +45,8 @@ class Drawn:
     """What the page shows of a run."""
 
     versions: Versions | None = None
+    silence: bool = False
+    """Whether it warns that nothing comes from the engine."""
 
 
 def news(shown: RunView, drawn: Drawn) -> list[str]:
@@ -54,8 +56,9 @@ def news(shown: RunView, drawn: Drawn) -> list[str]:
         return [PANEL]
     if shown.job.status is Status.QUEUED:
         return [_PROGRESS]  # its place in the queue may have changed, and there is nothing else yet
-    if shown.silent_s > _QUIET_S:
-        return [_PROGRESS]  # how long it has been silent
+    before_silent, drawn.silence = drawn.silence, shown.silent_s > _QUIET_S
+    if drawn.silence or before_silent:
+        return [_PROGRESS]  # how long it has been silent, or that it is not any more
     drawn.versions = now
     changed = list(_AFTER_STEP) if now.step != before.step else []
     changed += _AFTER_EPOCH if now.epoch != before.epoch else ()
@@ -94,6 +97,7 @@ def live_panel(store: Store, run_id: str, drawn: Drawn | None) -> None:
         with st.container(key="run_stopping"):
             stopping(shown)
         fragment(_log, key=_LOG)(shown)
+        draft.keep_in_address("run")
 
 
 def _head(store: Store, job: Job) -> None:
@@ -160,8 +164,14 @@ def _bar(job: Job) -> None:
         return
     validating = progress.get("validation_step") is not None
     rate, step_ms = progress.get("examples_per_s"), progress.get("step_ms")
+    epochs = progress["epochs"]
+    epoch = min(progress["epoch"] + 1, epochs)  # a run may be resumed after its last one
     with st.container(horizontal=True, gap="medium"):
-        st.metric("Epoch", f"{progress['epoch'] + 1} of {progress['epochs']}", width="content")
+        st.metric(
+            "Epoch",
+            f"{epoch} of {epochs}",
+            width="content",
+        )
         st.metric(
             "Validation step" if validating else "Step",
             f"{progress['validation_step']:,} of {progress['validation_steps']:,}"
