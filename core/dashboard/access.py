@@ -11,6 +11,7 @@ import streamlit as st
 
 from core.access import AccessSettings, Action, Limits, Person, Role, parse_access, person_id
 from core.config import RunConfig
+from core.dashboard.markdown import plain
 from core.errors import ConfigError, LimitExceeded
 from core.gate import Gate, over
 from core.records import Job
@@ -112,7 +113,7 @@ def why_not(action: Action, *runs: Job) -> str | None:
     """Why whoever is at the page may not do something, for the tooltip of a control that is turned off."""
     someone = person()
     refusal = None if someone is None else someone.refusal(action, runs)
-    return None if refusal is None else str(refusal)
+    return None if refusal is None else plain(str(refusal))
 
 
 def harden() -> None:

@@ -84,7 +84,8 @@ def _resume(store: Store, job: Job) -> None:
         key="resume",
         icon=":material/play_arrow:",
         disabled=reason is not None,
-        help=reason or f"Goes on after epoch {job.checkpoint_epochs} on {units.layout(config.layout)}.",
+        help=reason
+        or f"Goes on after epoch {job.checkpoint_epochs} on {plain(units.layout(config.layout))}.",
     ):
         _queue(lambda: store.resume(job.id))
     try:
@@ -99,12 +100,12 @@ def _resume(store: Store, job: Job) -> None:
     except ConfigError as error:
         wrong = error
     if st.button(
-        f"Resume on {units.layout(other)}",
+        f"Resume on {plain(units.layout(other))}",
         key="resume_elsewhere",
         icon=":material/move_down:",
         disabled=reason is not None or wrong is not None,
         help=reason
-        or (str(wrong) if wrong else "The layout of the page Devices; batch and learning rate stay."),
+        or (plain(str(wrong)) if wrong else "The layout of the page Devices; batch and learning rate stay."),
     ):
         _queue(lambda: store.resume(job.id, other))
 
