@@ -145,7 +145,8 @@ class Gate(Store):
     def _check_size(self, kind: Kind, config: dict[str, Any]) -> None:
         if self._limits is None or kind not in _MODELS:
             return
-        exceeded = over(self._limits, parse_config(config["run"] if kind is Kind.STEP else config))
+        run = parse_config(config["run"] if kind is Kind.STEP else config)
+        exceeded = over(self._limits, run, trains=kind is Kind.TRAIN)
         if exceeded is not None:
             raise exceeded
 
@@ -154,11 +155,18 @@ _MODELS = (Kind.TRAIN, Kind.DESCRIBE, Kind.STEP)
 """Jobs that build a model of the settings they are given."""
 
 
-def over(limits: Limits, config: RunConfig) -> LimitExceeded | None:
-    """What of a run is more than a server allows, if anything."""
+def over(limits: Limits, config: RunConfig, *, trains: bool = True) -> LimitExceeded | None:
+    """What of a run is more than a server allows, if anything.
+
+    Args:
+        limits: Of the server.
+        config: The run.
+        trains: Whether it is to be trained; what only builds its model has no epochs.
+    """
     try:
         limits.check_parameters(needed(config).parameters)
-        limits.check_epochs(config.training.epochs)
+        if trains:
+            limits.check_epochs(config.training.epochs)
     except LimitExceeded as exceeded:
         return exceeded
     return None

@@ -128,7 +128,7 @@ def _config(store: Store) -> RunConfig | None:
         ready = readiness(store, wanted)
         name = ready.use(wanted)
         config = draft.config(data={"dataset": name})
-        wrong = missing_device(machine(store), config.layout) or over_limits(config)
+        wrong = missing_device(machine(store), config.layout) or over_limits(config, trains=False)
         if wrong is not None:
             raise wrong
     except ConfigError as error:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from streamlit import config
 
 from core import database
-from core.access import Action, Limits, Person, Role, Roles, parse_access, person_id
+from core.access import AccessSettings, Action, Limits, Person, Role, Roles, parse_access, person_id
 from core.config import DeviceLayout, ModelConfig, RunConfig, parse_config
 from core.dashboard import access
 from core.errors import ConfigError, DatasetError, LimitExceeded, NotAllowed
@@ -360,6 +360,25 @@ def test_too_much_is_refused_at_its_field_before_it_is_asked_for(hosted, store, 
     app = hosted("pages/model.py", data__dataset="synthetic", model__embedding_size="512")
     assert "this server allows 10,000,000" in texts(app)
     assert store.jobs(kinds=[Kind.DESCRIBE, Kind.TRAIN]) == []
+
+
+def test_a_limit_below_the_usual_epochs_holds_for_trainings_only(hosted, store, monkeypatch):
+    settings = AccessSettings(hosted=True, role_without_sign_in="owner", limits=Limits(epochs=5))
+    monkeypatch.setattr(access, "settings", lambda: settings)
+    failed = store.submit(Kind.PREPARE, {"dataset": "reuters"})  # so that synthetic newswires take its place
+    store.finish(failed, Status.FAILED, error=DatasetError("Offline.", "Try again."))
+    app = hosted("pages/training.py", data__dataset="synthetic")
+    assert "10 epochs are more than the 5 that this server allows." in texts(app)
+    app = hosted("pages/model.py", data__dataset="synthetic")
+    assert "Keras is building the model." in texts(app)
+    app = hosted("pages/one_step.py", data__dataset="synthetic")
+    button(app, "take_step").click().run()
+    assert "A fresh engine process is at it" in texts(app)
+    app = hosted("streamlit_app.py")
+    assert "for 5 epochs." in texts(app)
+    button(app, "lesson").click().run()
+    (lesson,) = store.jobs(kinds=[Kind.TRAIN])
+    assert lesson.config["training"]["epochs"] == 5
 
 
 def test_a_queue_that_is_full_is_told_and_the_page_goes_on(hosted, store, monkeypatch):

@@ -85,10 +85,10 @@ def limits() -> Limits | None:
     return settings().limits if is_hosted() else None
 
 
-def over_limits(config: RunConfig) -> LimitExceeded | None:
-    """What of a run is more than this dashboard allows, if anything."""
+def over_limits(config: RunConfig, *, trains: bool = True) -> LimitExceeded | None:
+    """What of a run is more than this dashboard allows, if anything; arguments as for `core.gate.over`."""
     allowed = limits()
-    return None if allowed is None else over(allowed, config)
+    return None if allowed is None else over(allowed, config, trains=trains)
 
 
 def person() -> Person | None:
