@@ -13,14 +13,14 @@ from pydantic import ValidationError
 from streamlit import config
 
 from core import database
-from core.access import AccessSettings, Action, Limits, Person, Role, Roles, parse_access, person_id
+from core.access import ANYBODY, AccessSettings, Action, Limits, Person, Role, Roles, parse_access, person_id
 from core.config import DeviceLayout, ModelConfig, RunConfig, parse_config
 from core.dashboard import access
 from core.errors import ConfigError, DatasetError, LimitExceeded, NotAllowed
 from core.gate import Gate, over
 from core.records import Kind, LogLine, Scaling, Status
 from core.store import Store
-from tests.page_app import texts
+from tests.page_app import texts, unescaped
 from tests.recorded import DESCRIPTION, MACHINE, answered, finished_run, prepared, running_run
 
 ME, OTHER = "me@school.edu", "other@school.edu"
@@ -352,6 +352,37 @@ def test_a_role_for_all_who_come_is_given_by_the_environment(hosted, store, monk
     assert not app.button
 
 
+def test_runners_without_sign_in_have_only_what_they_have_started_there(hosted, store, monkeypatch):
+    monkeypatch.setenv("MIRRORBOARD_ROLE", "runner")
+    elsewhere = running_run(store, epochs=2)  # such as on the command line
+    app = hosted("pages/training.py", data__dataset="synthetic", run=elsewhere.id)
+    told = f"Run {elsewhere.id} was started on the command line, or before this dashboard was shared"
+    for key in ("stop", "pause"):
+        assert button(app, key).proto.disabled
+        assert told in unescaped(button(app, key).proto.help)
+    assert "Signed in as" not in texts(app)
+    button(app, "start").click().run()
+    mine = store.jobs(kinds=[Kind.TRAIN])[0]
+    assert mine.owner == ANYBODY
+    button(hosted("pages/training.py", run=mine.id), "stop").click().run()
+    assert store.job(mine.id).status is Status.STOPPED
+    runs = hosted("pages/runs.py").dataframe[0].value.set_index("Run")
+    assert runs["Started by"].fillna("").to_dict() == {mine.id: ANYBODY, elsewhere.id: ""}
+
+
+def test_what_nobody_has_asked_for_counts_for_nobody(hosted, store, monkeypatch):
+    """The command line's runs fill nobody's queue."""
+    monkeypatch.setenv("MIRRORBOARD_ROLE", "runner")
+    for _ in range(3):
+        store.submit(Kind.TRAIN, RUN)
+    app = hosted("pages/training.py", data__dataset="synthetic")
+    button(app, "start").click().run()
+    assert store.jobs(kinds=[Kind.TRAIN])[0].owner == ANYBODY
+    theirs = Gate(store, Person(ANYBODY, Role.RUNNER), Limits(runs=1))
+    with pytest.raises(LimitExceeded, match="You have 1 runs queued"):
+        theirs.submit(Kind.TRAIN, RUN)
+
+
 def test_too_much_is_refused_at_its_field_before_it_is_asked_for(hosted, store, monkeypatch):
     monkeypatch.setenv("MIRRORBOARD_ROLE", "owner")
     app = hosted("pages/training.py", data__dataset="synthetic", training__epochs="51")
@@ -383,15 +414,16 @@ def test_a_limit_below_the_usual_epochs_holds_for_trainings_only(hosted, store, 
 
 def test_a_queue_that_is_full_is_told_and_the_page_goes_on(hosted, store, monkeypatch):
     monkeypatch.setenv("MIRRORBOARD_ROLE", "owner")
+    anybody = Gate(store, Person(ANYBODY, Role.OWNER), None)
     for _ in range(3):
-        store.submit(Kind.TRAIN, RUN)
+        anybody.submit(Kind.TRAIN, RUN)
     app = hosted("pages/training.py", data__dataset="synthetic")
     button(app, "start").click().run()
     assert "You have 3 runs queued or going on and want 1 more" in texts(app)
     assert len(store.jobs(kinds=[Kind.TRAIN])) == 3
     assert app.selectbox(key="chooser")
     for _ in range(3):
-        store.submit(Kind.CHECK, {})
+        anybody.submit(Kind.CHECK, {})
     told = "You have 3 other jobs queued or going on and want 1 more"
     app = hosted("pages/model.py", model__embedding_size="9")
     assert told in texts(app)

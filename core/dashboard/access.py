@@ -9,7 +9,7 @@ from typing import Any
 
 import streamlit as st
 
-from core.access import AccessSettings, Action, Limits, Person, Role, parse_access, person_id
+from core.access import ANYBODY, AccessSettings, Action, Limits, Person, Role, parse_access, person_id
 from core.config import RunConfig
 from core.dashboard.markdown import plain
 from core.errors import ConfigError, LimitExceeded
@@ -96,7 +96,9 @@ def person() -> Person | None:
     asked = settings()
     if not _secrets().get("auth"):
         usual = Role.VIEWER if is_hosted() else Role.OWNER
-        return Person("", Role(asked.role_without_sign_in or usual))
+        everybodys = Role(asked.role_without_sign_in or usual)
+        on_laptop = everybodys is Role.OWNER and not is_hosted()
+        return Person("" if on_laptop else ANYBODY, everybodys)
     if not st.user.get("is_logged_in"):
         return None
     found = person_id(st.user.to_dict())
