@@ -412,6 +412,47 @@ def test_a_limit_below_the_usual_epochs_holds_for_trainings_only(hosted, store, 
     assert lesson.config["training"]["epochs"] == 5
 
 
+def test_a_run_that_the_limits_hold_back_is_offered_no_more_than_they_leave(hosted, store, monkeypatch):
+    monkeypatch.setenv("MIRRORBOARD_ROLE", "owner")
+    run = finished_run(store, epochs=6, status=Status.STOPPED)
+    longer = finished_run(store, epochs=9, status=Status.STOPPED)
+    app = hosted("pages/training.py", run=run.id)
+    assert not button(app, "resume").proto.disabled
+    field = app.number_input(key="extend_epochs")
+    assert (field.min, field.max, field.value) == (1, 44, 5)
+    field.set_value(44).run()
+    app.selectbox(key="chooser").set_value(longer.id).run()
+    assert app.number_input(key="extend_epochs").value == 41
+    settings = AccessSettings(hosted=True, role_without_sign_in="owner", limits=Limits(epochs=6))
+    with monkeypatch.context() as strict:
+        strict.setattr(access, "settings", lambda: settings)
+        app = hosted("pages/training.py", run=run.id)
+        assert "10 epochs are more than the 6" in button(app, "resume").proto.help
+        assert "7 epochs are more than the 6" in popover(app, "extend").help
+    tired = finished_run(store, epochs=6, status=Status.STOPPED)
+    with store.write() as connection:
+        connection.execute("UPDATE jobs SET trained_s = 1800 WHERE id = ?", (tired.id,))
+    app = hosted("pages/training.py", run=tired.id, layout__strategy="single")
+    told = "has trained for 30 min; this server allows 30 min"
+    for control in (
+        button(app, "resume").proto,
+        button(app, "resume_elsewhere").proto,
+        popover(app, "extend"),
+    ):
+        assert control.disabled
+        assert told in control.help
+
+
+def popover(app, key):
+    blocks = [app.main]
+    while blocks:
+        block = blocks.pop()
+        if block.type == "popover" and block.proto.id.endswith(f"-{key}"):
+            return block.proto.popover
+        blocks += [child for child in block.children.values() if hasattr(child, "children")]
+    return None
+
+
 def test_a_queue_that_is_full_is_told_and_the_page_goes_on(hosted, store, monkeypatch):
     monkeypatch.setenv("MIRRORBOARD_ROLE", "owner")
     anybody = Gate(store, Person(ANYBODY, Role.OWNER), None)

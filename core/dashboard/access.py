@@ -85,10 +85,10 @@ def limits() -> Limits | None:
     return settings().limits if is_hosted() else None
 
 
-def over_limits(config: RunConfig, *, trains: bool = True) -> LimitExceeded | None:
+def over_limits(config: RunConfig, *, trains: bool = True, run: Job | None = None) -> LimitExceeded | None:
     """What of a run is more than this dashboard allows, if anything; arguments as for `core.gate.over`."""
     allowed = limits()
-    return None if allowed is None else over(allowed, config, trains=trains)
+    return None if allowed is None else over(allowed, config, trains=trains, run=run)
 
 
 def person() -> Person | None:
