@@ -10,7 +10,7 @@ import streamlit as st
 from core.access import Action
 from core.config import DATASET_NAMES, OPTIMIZER_NAMES, RunConfig, parse_config
 from core.dashboard import draft, units
-from core.dashboard.access import why_not
+from core.dashboard.access import limits, why_not
 from core.dashboard.fragments import fragment
 from core.dashboard.frame import page
 from core.dashboard.job_status import rerun_when_done, unfinished_run
@@ -77,6 +77,10 @@ def _cards(states: dict[str, str]) -> None:
 
 def _lesson(store: Store, data: Readiness) -> None:
     name = data.use("reuters")
+    allowed = limits()
+    epochs = RunConfig().training.epochs
+    if allowed is not None:
+        epochs = min(epochs, allowed.epochs)
     with st.container(horizontal=True, vertical_alignment="center"):
         reason = why_not(Action.START)
         started = st.button(
@@ -90,12 +94,12 @@ def _lesson(store: Store, data: Readiness) -> None:
         if name in data.is_ready:
             st.caption(
                 f"Trains the chapter's model on {DATASET_NAMES[name]} newswires, on two logical devices,"
-                " for 10 epochs."
+                f" for {units.plural(epochs, 'epoch')}."
             )
         else:
             st.caption("The newswires are being prepared. It takes some seconds, once.")
     if started:
-        config = RunConfig.model_validate({"data": {"dataset": name}})
+        config = RunConfig.model_validate({"data": {"dataset": name}, "training": {"epochs": epochs}})
         with boundary():
             draft.choose_run(store.submit(Kind.TRAIN, config.model_dump(mode="json")))
             st.switch_page(STEPS[-1].script, query_params=draft.address())

@@ -19,6 +19,8 @@ from core.validation import in_words
 
 UNVERIFIED = "sub:"
 """Before the id of a person whose e-mail address the provider does not vouch for."""
+ANYBODY = "anybody"
+"""Id of all who use a shared dashboard without sign-in: what has no owner at all is not theirs."""
 
 
 class Role(StrEnum):
@@ -51,12 +53,17 @@ class Person:
 
     Attributes:
         id: Their e-mail address in lower case where the provider has verified it, else `UNVERIFIED` and the
-            provider's own id. Empty where nobody signs in; all such people are one.
+            provider's own id. `ANYBODY` where nobody signs in; empty for the owner of a laptop.
         role: What they may do.
     """
 
     id: str
     role: Role
+
+    @property
+    def has_signed_in(self) -> bool:
+        """True for somebody whom a provider knows."""
+        return self.id not in ("", ANYBODY)
 
     def refusal(self, action: Action, runs: Sequence[Job] = ()) -> NotAllowed | None:
         """Why the person may not do something.
@@ -71,13 +78,18 @@ class Person:
             return NotAllowed(
                 f"Viewers may not {action}.",
                 "An owner of this dashboard can make you a runner."
-                if self.id
+                if self.has_signed_in
                 else "The note at the top of the page says how this can be changed.",
             )
         other = next((run for run in runs if run.owner != self.id), None)
         if other is None:
             return None
-        whose = f"belongs to {other.owner}" if other.owner else "was not started by anybody who signed in"
+        if other.owner not in ("", ANYBODY):
+            whose = f"belongs to {other.owner}"
+        elif self.has_signed_in:
+            whose = "was not started by anybody who signed in"
+        else:
+            whose = "was started on the command line, or before this dashboard was shared"
         return NotAllowed(
             f"Run {other.id} {whose}: runners may not {action} but their own.",
             "Ask an owner of this dashboard.",

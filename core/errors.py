@@ -79,7 +79,7 @@ class DiskFull(StoreError):
 
 
 class NoRoom(MirrorboardError):
-    """The disk or the quota cannot hold a run."""
+    """The disk or the quota cannot hold a run, or the values of an import."""
 
 
 class RunNotFound(MirrorboardError):

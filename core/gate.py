@@ -97,19 +97,16 @@ class Gate(Store):
         """As `Store.resume`."""
         (run,) = self._must_be_allowed(Action.RESUME, [job_id])
         with self._room(Kind.TRAIN, 1):
-            if self._limits is not None:
-                self._limits.check_time(run)
-            self._check_size(Kind.TRAIN, run.config)
+            if run.can_resume:  # else the store says why not
+                self._check_limits(parse_config(run.config), run=run)
             return super().resume(job_id, layout)
 
     def extend(self, job_id: str, epochs: int) -> str:
         """As `Store.extend`."""
         (run,) = self._must_be_allowed(Action.EXTEND, [job_id])
         with self._room(Kind.TRAIN, 1):
-            if self._limits is not None:
-                self._limits.check_time(run)
-                self._limits.check_epochs(run.checkpoint_epochs + epochs)
-                self._limits.check_parameters(needed(parse_config(run.config)).parameters)
+            if run.can_extend:
+                self._check_limits(extended(run, epochs), run=run)
             return super().extend(job_id, epochs)
 
     def _must_be_allowed(self, action: Action, job_ids: Sequence[str] = ()) -> list[Job]:
@@ -145,7 +142,12 @@ class Gate(Store):
     def _check_size(self, kind: Kind, config: dict[str, Any]) -> None:
         if self._limits is None or kind not in _MODELS:
             return
-        exceeded = over(self._limits, parse_config(config["run"] if kind is Kind.STEP else config))
+        self._check_limits(
+            parse_config(config["run"] if kind is Kind.STEP else config), trains=kind is Kind.TRAIN
+        )
+
+    def _check_limits(self, config: RunConfig, *, trains: bool = True, run: Job | None = None) -> None:
+        exceeded = None if self._limits is None else over(self._limits, config, trains=trains, run=run)
         if exceeded is not None:
             raise exceeded
 
@@ -154,11 +156,30 @@ _MODELS = (Kind.TRAIN, Kind.DESCRIBE, Kind.STEP)
 """Jobs that build a model of the settings they are given."""
 
 
-def over(limits: Limits, config: RunConfig) -> LimitExceeded | None:
-    """What of a run is more than a server allows, if anything."""
+def extended(run: Job, epochs: int) -> RunConfig:
+    """The configuration of a run that trains so many epochs more than it has kept."""
+    config = parse_config(run.config)
+    training = config.training.model_copy(update={"epochs": run.checkpoint_epochs + epochs})
+    return config.model_copy(update={"training": training})
+
+
+def over(
+    limits: Limits, config: RunConfig, *, trains: bool = True, run: Job | None = None
+) -> LimitExceeded | None:
+    """What of a run is more than a server allows, if anything.
+
+    Args:
+        limits: Of the server.
+        config: The run.
+        trains: Whether it is to be trained; what only builds its model has no epochs.
+        run: One that is to go on; what it has trained counts.
+    """
     try:
+        if run is not None:
+            limits.check_time(run)
         limits.check_parameters(needed(config).parameters)
-        limits.check_epochs(config.training.epochs)
+        if trains:
+            limits.check_epochs(config.training.epochs)
     except LimitExceeded as exceeded:
         return exceeded
     return None

@@ -110,7 +110,7 @@ class Job:
     elapsed_s: float | None
     """Seconds since the job was claimed, by the engine's monotonic clock as of its last heartbeat."""
     owner: str
-    """`core.access.Person.id` of who asked for it; empty where nobody had signed in."""
+    """`core.access.Person.id` of who asked for it; empty on a laptop and on the command line."""
     limit_s: float | None
     """Seconds that it may take in all; None without a limit."""
     layout_changed: bool

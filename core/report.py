@@ -11,6 +11,7 @@ from core.analysis.overfitting import Diagnosis, diagnose
 from core.corpus import CLASSES
 from core.errors import ConfigError
 from core.records import Job, Kind, Metric, Status
+from core.retention import require_room_for_import
 from core.store import Store
 
 MAX_VALUES = 100_000
@@ -65,6 +66,7 @@ def add_import(
 
     Raises:
         ConfigError: There are too many values, or an epoch's number is beyond all reason.
+        NoRoom: The disk or the quota cannot hold them.
     """
     values = sum(len(row) for row in epochs)
     if values > MAX_VALUES:
@@ -92,6 +94,7 @@ def add_import(
         for metric, value in row.items()
         if metric != "epoch"
     ]
+    require_room_for_import(store.home, metrics)
     return store.add_import(
         name or file, {"file": file, "classes": num_classes}, metrics, duration_after(epochs, -1) or None
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from core.config import RunConfig
 from core.corpus import EXAMPLES
 from core.database import FILE_NAME
 from core.errors import ConfigError, NoRoom
+from core.records import Metric
 from core.words import shown
 
 VARIABLE = "MIRRORBOARD_QUOTA_GB"
@@ -26,6 +28,8 @@ _STEP_BYTES = 400
 """What the database takes for a step's three values, with their index (measured: 330)."""
 _EPOCH_BYTES = 6_000
 """The same for an epoch's values and confidence bins."""
+_VALUE_BYTES = 70
+"""The same for one imported value (measured: 63), beside its name."""
 
 
 @dataclass(frozen=True)
@@ -128,16 +132,36 @@ def require_room(home: Path, config: RunConfig, *, has_bytes: int = 0) -> None:
         NoRoom: It does not fit; the message has the figures.
         ConfigError: The environment's quota is none.
     """
-    need, there = needed_bytes(config) - has_bytes, room(home)
+    _require(
+        home,
+        needed_bytes(config) - has_bytes,
+        "This run needs about {} for its checkpoints and measurements",
+        "or make the model smaller",
+    )
+
+
+def require_room_for_import(home: Path, metrics: Iterable[Metric]) -> None:
+    """Refuses a training from elsewhere whose values the disk or the quota cannot hold.
+
+    Raises:
+        NoRoom: They do not fit; the message has the figures.
+        ConfigError: The environment's quota is none.
+    """
+    # SQLite writes everything to its log first. Each row has its name, which may be of any length.
+    need = 2 * sum(_VALUE_BYTES + len(metric.name.encode()) for metric in metrics)
+    _require(home, need, "This import needs about {} for its values", "or leave out metrics")
+
+
+def _require(home: Path, need: int, what: str, otherwise: str) -> None:
+    there = room(home)
     if need <= there.left_bytes:
         return
     limit = "on the disk"
     if there.quota_bytes is not None and there.left_bytes < there.free_bytes:
         limit = f"of the quota of {size(there.quota_bytes)} ({VARIABLE})"
     raise NoRoom(
-        f"This run needs about {size(need)} for its checkpoints and measurements,"
-        f" but {size(there.left_bytes)} {limit} are left.",
-        "Delete runs on the page Runs or with `python -m core delete`, or make the model smaller.",
+        f"{what.format(size(need))}, but {size(there.left_bytes)} {limit} are left.",
+        f"Delete runs on the page Runs or with `python -m core delete`, {otherwise}.",
     )
 
 

@@ -144,7 +144,7 @@ def _examples(corpus: Corpus) -> None:
         row = rows[number]
         label = int(corpus.labels[row])
         with st.container(horizontal=True):
-            st.metric("Class", f"{label}: {corpus.class_names[label]}", width="content")
+            st.metric("Class", plain(f"{label}: {corpus.class_names[label]}"), width="content")
             st.metric("Length", units.plural(int(corpus.lengths[row]), "word"), width="content")
     with right:
         max_len = draft.value("data.max_len")

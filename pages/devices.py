@@ -62,7 +62,7 @@ def _machine(store: Store, found: Job | None) -> list[dict[str, Any]]:
     rows = [
         {
             "Device": f"{device['type']}:{device['index']}",
-            "Name": device["name"],
+            "Name": plain(device["name"]),
             "Memory": units.memory(device["memory_bytes"]),
             "Compute capability": device["compute_capability"] or "–",
         }
@@ -206,7 +206,7 @@ def _result(job: Job, layout: DeviceLayout) -> None:
     result = job.result
     actual = result["actual"]
     if result["matches"]:
-        st.success(f"It works: {_in_words(layout)}.", icon=":material/check_circle:")
+        st.success(f"It works: {plain(_in_words(layout))}.", icon=":material/check_circle:")
     else:
         problem("TensorFlow made something else of this layout.", "Compare the two columns below.")
     kind = "TPU" if layout.strategy == "tpu" else layout.device_type

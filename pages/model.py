@@ -201,8 +201,8 @@ with page("Model", "An embedding, two convolutions with pooling, and a softmax o
     try:
         config = draft.config()
         warning = too_large(machine(store), config)
-        exceeded = over_limits(config)
-        if exceeded is not None and exceeded.field.startswith("model."):
+        exceeded = over_limits(config, trains=False)
+        if exceeded is not None:
             raise exceeded
         job = _described(store, config)
     except ConfigError as refused:

@@ -130,7 +130,7 @@ def _config(store: Store) -> RunConfig | None:
         ready = readiness(store, wanted)
         name = ready.use(wanted)
         config = draft.config(data={"dataset": name})
-        wrong = missing_device(machine(store), config.layout) or over_limits(config)
+        wrong = missing_device(machine(store), config.layout) or over_limits(config, trains=False)
         if wrong is not None:
             raise wrong
     except ConfigError as error:
@@ -150,7 +150,7 @@ with page(
     config = _config(store)
     if config is not None:
         line = summary(config)
-        st.caption(f"{line[:1].upper()}{line[1:]}. Global batch {config.global_batch_size:,}.")
+        st.caption(plain(f"{line[:1].upper()}{line[1:]}. Global batch {config.global_batch_size:,}."))
         with st.container(horizontal=True, vertical_alignment="bottom", key="step_form"):
             job = _ask(store, _asked(config, _choose_batch(store, config)))
         if job is None:

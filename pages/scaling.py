@@ -13,7 +13,7 @@ from core.dashboard.chooser import chooser
 from core.dashboard.fragments import fragment
 from core.dashboard.frame import page
 from core.dashboard.job_status import rerun_when_done
-from core.dashboard.messages import boundary
+from core.dashboard.messages import boundary, plain
 from core.dashboard.navigation import problem_of_step
 from core.dashboard.pulse import follow
 from core.dashboard.server import load_corpus, machine, missing_device, readiness
@@ -84,7 +84,7 @@ def _planned(store: Store, dataset: Dataset) -> list[RunConfig]:
 
 def _notes(store: Store, planned: list[RunConfig], dataset: Dataset, *, is_ready: bool) -> None:
     """What the runs have in common, and what is not quite as it was asked for."""
-    st.caption(f"The last of {units.plural(len(planned), 'run')}: {summary(planned[-1])}.")
+    st.caption(f"The last of {units.plural(len(planned), 'run')}: {plain(summary(planned[-1]))}.")
     rounded = [run for run in planned if run.global_batch_size != run.training.batch_size]
     for run in rounded:
         st.info(

@@ -18,7 +18,7 @@ from core.dashboard.job_status import rerun_when_done, unfinished_run
 from core.dashboard.lifecycle import MONITORS
 from core.dashboard.lint_panel import config_findings
 from core.dashboard.live import view
-from core.dashboard.messages import boundary, problem, reuters_missing
+from core.dashboard.messages import boundary, plain, problem, reuters_missing
 from core.dashboard.navigation import EVALUATE, link, problem_of_step
 from core.dashboard.pulse import follow
 from core.dashboard.run_panel import PANEL, Drawn, live_panel, news
@@ -176,7 +176,7 @@ def _new_run(store: Store) -> None:
     _execution(error)
     if config is not None:
         _batch(config)
-        st.caption(f"On {summary(config)}.")
+        st.caption(plain(f"On {summary(config)}."))
         warning = too_large(machine(store), config)
         if warning:
             st.warning(warning, icon=":material/memory_alt:")

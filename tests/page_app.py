@@ -21,7 +21,12 @@ def sound(app: AppTest) -> AppTest:
 def texts(app: AppTest) -> str:
     """All that stands on the page, Markdown's escapes taken out."""
     parts = [*app.markdown, *app.caption, *app.info, *app.warning, *app.error, *app.success, *app.title]
-    return "\n".join(str(part.value) for part in parts).replace("\\", "")
+    return unescaped("\n".join(str(part.value) for part in parts))
+
+
+def unescaped(text: str) -> str:
+    """Markdown's text as people see it."""
+    return text.replace("\\", "").replace("\N{WORD JOINER}", "")
 
 
 def charts(app: AppTest) -> dict[str, dict[str, Any]]:

@@ -13,14 +13,14 @@ from pydantic import ValidationError
 from streamlit import config
 
 from core import database
-from core.access import Action, Limits, Person, Role, Roles, parse_access, person_id
+from core.access import ANYBODY, AccessSettings, Action, Limits, Person, Role, Roles, parse_access, person_id
 from core.config import DeviceLayout, ModelConfig, RunConfig, parse_config
 from core.dashboard import access
 from core.errors import ConfigError, DatasetError, LimitExceeded, NotAllowed
 from core.gate import Gate, over
 from core.records import Kind, LogLine, Scaling, Status
 from core.store import Store
-from tests.page_app import texts
+from tests.page_app import texts, unescaped
 from tests.recorded import DESCRIPTION, MACHINE, answered, finished_run, prepared, running_run
 
 ME, OTHER = "me@school.edu", "other@school.edu"
@@ -352,6 +352,37 @@ def test_a_role_for_all_who_come_is_given_by_the_environment(hosted, store, monk
     assert not app.button
 
 
+def test_runners_without_sign_in_have_only_what_they_have_started_there(hosted, store, monkeypatch):
+    monkeypatch.setenv("MIRRORBOARD_ROLE", "runner")
+    elsewhere = running_run(store, epochs=2)  # such as on the command line
+    app = hosted("pages/training.py", data__dataset="synthetic", run=elsewhere.id)
+    told = f"Run {elsewhere.id} was started on the command line, or before this dashboard was shared"
+    for key in ("stop", "pause"):
+        assert button(app, key).proto.disabled
+        assert told in unescaped(button(app, key).proto.help)
+    assert "Signed in as" not in texts(app)
+    button(app, "start").click().run()
+    mine = store.jobs(kinds=[Kind.TRAIN])[0]
+    assert mine.owner == ANYBODY
+    button(hosted("pages/training.py", run=mine.id), "stop").click().run()
+    assert store.job(mine.id).status is Status.STOPPED
+    runs = hosted("pages/runs.py").dataframe[0].value.set_index("Run")
+    assert runs["Started by"].fillna("").to_dict() == {mine.id: ANYBODY, elsewhere.id: ""}
+
+
+def test_what_nobody_has_asked_for_counts_for_nobody(hosted, store, monkeypatch):
+    """The command line's runs fill nobody's queue."""
+    monkeypatch.setenv("MIRRORBOARD_ROLE", "runner")
+    for _ in range(3):
+        store.submit(Kind.TRAIN, RUN)
+    app = hosted("pages/training.py", data__dataset="synthetic")
+    button(app, "start").click().run()
+    assert store.jobs(kinds=[Kind.TRAIN])[0].owner == ANYBODY
+    theirs = Gate(store, Person(ANYBODY, Role.RUNNER), Limits(runs=1))
+    with pytest.raises(LimitExceeded, match="You have 1 runs queued"):
+        theirs.submit(Kind.TRAIN, RUN)
+
+
 def test_too_much_is_refused_at_its_field_before_it_is_asked_for(hosted, store, monkeypatch):
     monkeypatch.setenv("MIRRORBOARD_ROLE", "owner")
     app = hosted("pages/training.py", data__dataset="synthetic", training__epochs="51")
@@ -362,17 +393,78 @@ def test_too_much_is_refused_at_its_field_before_it_is_asked_for(hosted, store, 
     assert store.jobs(kinds=[Kind.DESCRIBE, Kind.TRAIN]) == []
 
 
+def test_a_limit_below_the_usual_epochs_holds_for_trainings_only(hosted, store, monkeypatch):
+    settings = AccessSettings(hosted=True, role_without_sign_in="owner", limits=Limits(epochs=5))
+    monkeypatch.setattr(access, "settings", lambda: settings)
+    failed = store.submit(Kind.PREPARE, {"dataset": "reuters"})  # so that synthetic newswires take its place
+    store.finish(failed, Status.FAILED, error=DatasetError("Offline.", "Try again."))
+    app = hosted("pages/training.py", data__dataset="synthetic")
+    assert "10 epochs are more than the 5 that this server allows." in texts(app)
+    app = hosted("pages/model.py", data__dataset="synthetic")
+    assert "Keras is building the model." in texts(app)
+    app = hosted("pages/one_step.py", data__dataset="synthetic")
+    button(app, "take_step").click().run()
+    assert "A fresh engine process is at it" in texts(app)
+    app = hosted("streamlit_app.py")
+    assert "for 5 epochs." in texts(app)
+    button(app, "lesson").click().run()
+    (lesson,) = store.jobs(kinds=[Kind.TRAIN])
+    assert lesson.config["training"]["epochs"] == 5
+
+
+def test_a_run_that_the_limits_hold_back_is_offered_no_more_than_they_leave(hosted, store, monkeypatch):
+    monkeypatch.setenv("MIRRORBOARD_ROLE", "owner")
+    run = finished_run(store, epochs=6, status=Status.STOPPED)
+    longer = finished_run(store, epochs=9, status=Status.STOPPED)
+    app = hosted("pages/training.py", run=run.id)
+    assert not button(app, "resume").proto.disabled
+    field = app.number_input(key="extend_epochs")
+    assert (field.min, field.max, field.value) == (1, 44, 5)
+    field.set_value(44).run()
+    app.selectbox(key="chooser").set_value(longer.id).run()
+    assert app.number_input(key="extend_epochs").value == 41
+    settings = AccessSettings(hosted=True, role_without_sign_in="owner", limits=Limits(epochs=6))
+    with monkeypatch.context() as strict:
+        strict.setattr(access, "settings", lambda: settings)
+        app = hosted("pages/training.py", run=run.id)
+        assert "10 epochs are more than the 6" in button(app, "resume").proto.help
+        assert "7 epochs are more than the 6" in popover(app, "extend").help
+    tired = finished_run(store, epochs=6, status=Status.STOPPED)
+    with store.write() as connection:
+        connection.execute("UPDATE jobs SET trained_s = 1800 WHERE id = ?", (tired.id,))
+    app = hosted("pages/training.py", run=tired.id, layout__strategy="single")
+    told = "has trained for 30 min; this server allows 30 min"
+    for control in (
+        button(app, "resume").proto,
+        button(app, "resume_elsewhere").proto,
+        popover(app, "extend"),
+    ):
+        assert control.disabled
+        assert told in control.help
+
+
+def popover(app, key):
+    blocks = [app.main]
+    while blocks:
+        block = blocks.pop()
+        if block.type == "popover" and block.proto.id.endswith(f"-{key}"):
+            return block.proto.popover
+        blocks += [child for child in block.children.values() if hasattr(child, "children")]
+    return None
+
+
 def test_a_queue_that_is_full_is_told_and_the_page_goes_on(hosted, store, monkeypatch):
     monkeypatch.setenv("MIRRORBOARD_ROLE", "owner")
+    anybody = Gate(store, Person(ANYBODY, Role.OWNER), None)
     for _ in range(3):
-        store.submit(Kind.TRAIN, RUN)
+        anybody.submit(Kind.TRAIN, RUN)
     app = hosted("pages/training.py", data__dataset="synthetic")
     button(app, "start").click().run()
     assert "You have 3 runs queued or going on and want 1 more" in texts(app)
     assert len(store.jobs(kinds=[Kind.TRAIN])) == 3
     assert app.selectbox(key="chooser")
     for _ in range(3):
-        store.submit(Kind.CHECK, {})
+        anybody.submit(Kind.CHECK, {})
     told = "You have 3 other jobs queued or going on and want 1 more"
     app = hosted("pages/model.py", model__embedding_size="9")
     assert told in texts(app)

@@ -11,7 +11,7 @@ import streamlit
 from conftest import ROOT
 
 from core import newswire, predictions
-from core.access import Person, Role
+from core.access import ANYBODY, Person, Role
 from core.config import RunConfig
 from core.errors import DownloadFailed, TrainingError
 from core.gate import Gate
@@ -164,9 +164,9 @@ def controls(node, popovers=()):
 STATES = (starts, goes_on, has_ended, is_judged)
 OTHER = "other@school.edu"
 WHO = {
-    # Role, and who owns the runs; where nobody signs in all are one person, without a name.
-    "viewer": (Role.VIEWER, ""),
-    "runner on their own run": (Role.RUNNER, ""),
+    # Role, and who owns the runs; where nobody signs in all are one person.
+    "viewer": (Role.VIEWER, ANYBODY),
+    "runner on their own run": (Role.RUNNER, ANYBODY),
     "runner on somebody else's run": (Role.RUNNER, OTHER),
     "owner": (Role.OWNER, OTHER),
 }
@@ -181,7 +181,7 @@ def test_each_control_is_on_or_says_why_not(hosted, store, monkeypatch, who, sta
         for key, is_on, says in controls(app._tree):
             does = action(key)
             refused = does is not None and (
-                role is Role.VIEWER or (does in ON_RUNS and not (role is Role.OWNER or owner == ""))
+                role is Role.VIEWER or (does in ON_RUNS and not (role is Role.OWNER or owner == ANYBODY))
             )
             if refused:
                 assert not is_on, key

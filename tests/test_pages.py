@@ -32,7 +32,7 @@ from core.report import add_import
 from core.store import Store
 from tests.browser_app import BROWSERS
 from tests.conftest import ROOT
-from tests.page_app import Open, charts, drawings, sound, texts
+from tests.page_app import Open, charts, drawings, sound, texts, unescaped
 from tests.recorded import (
     DESCRIPTION,
     MACHINE,
@@ -463,7 +463,7 @@ def test_tpu_is_greyed_where_there_is_none_but_can_be_reached_by_address(show: O
     assert app.button(key="check").disabled
     assert len(app.error) == 1
     app.text_input(key="layout.tpu").set_value("").run()
-    assert "The TPU has neither name nor address." in app.error[0].value
+    assert "The TPU has neither name nor address." in unescaped(app.error[0].value)
 
 
 def test_layout_check(show: Open, store: Store) -> None:
@@ -698,7 +698,7 @@ def test_execution_is_the_engines_choice_until_somebody_makes_one(show: Open, st
     (part,) = [element for element in app.get("expander") if element.label == "Execution"]
     assert part.proto.expanded is True
     (problem,) = part.error
-    assert problem.value.startswith("XLA cannot compile the step of 2 replicas (TensorFlow 2.21).")
+    assert unescaped(problem.value).startswith("XLA cannot compile the step of 2 replicas (TensorFlow 2.21).")
     assert app.button(key="start").disabled
     app.toggle(key="execution.jit_compile").set_value(False).run()
     sound(app.button(key="start").click().run())
@@ -771,9 +771,11 @@ def test_layout_that_cannot_share_the_batch_or_is_not_there_is_no_place_to_resum
     job = finished_run(store, epochs=4, status=Status.LOST)
     app = show("pages/training.py", run=job.id, layout__logical_devices="3")
     assert app.button(key="resume_elsewhere").disabled
-    assert "cannot share the run's global batch of 32 evenly" in app.button(key="resume_elsewhere").help
+    assert "cannot share the run's global batch of 32 evenly" in unescaped(
+        app.button(key="resume_elsewhere").help
+    )
     app = show("pages/training.py", run=job.id, layout__device_type="GPU", layout__logical_devices="1")
-    assert "This machine has no GPU:0." in app.button(key="resume_elsewhere").help
+    assert "This machine has no GPU:0." in unescaped(app.button(key="resume_elsewhere").help)
 
 
 def test_run_resumed_by_somebody_else_meanwhile(show: Open, store: Store) -> None:

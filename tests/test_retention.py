@@ -10,6 +10,7 @@ from core.config import RunConfig, parse_config
 from core.errors import ConfigError, NoRoom
 from core.exports import exported, order
 from core.records import Kind, Status
+from core.report import add_import
 from tests.page_app import texts
 from tests.recorded import finished_run, prepared
 
@@ -77,6 +78,38 @@ def test_the_command_line_and_the_page_refuse_before_anything_is_queued(home, st
     app.button(key="start").click().run()
     assert "This run needs about" in texts(app)
     assert store.jobs(kinds=[Kind.TRAIN]) == []
+
+
+EPOCHS = [{"epoch": number, "loss": 1.0, "val_loss": 1.0} for number in range(1, 5_001)]
+
+
+def test_an_import_needs_no_more_than_was_estimated(home, store, monkeypatch):
+    before = retention.room(home).total_bytes
+    monkeypatch.setenv("MIRRORBOARD_QUOTA_GB", str((before + 2_000_000) / 1e9))
+    add_import(store, EPOCHS, file="log.csv")
+    assert retention.room(home).total_bytes <= before + 2_000_000
+    monkeypatch.setenv("MIRRORBOARD_QUOTA_GB", str((before + 1_000_000) / 1e9))
+    with pytest.raises(
+        NoRoom, match=r"This import needs about 1\.\d* MB for its values, but \d+ kB of the quota"
+    ):
+        add_import(store, EPOCHS, file="log.csv")
+    assert len(store.jobs(kinds=[Kind.IMPORT])) == 1
+
+
+def test_long_names_of_metrics_count(home, store, monkeypatch):
+    monkeypatch.setenv("MIRRORBOARD_QUOTA_GB", "0.05")
+    with pytest.raises(NoRoom, match=r"This import needs about 10[12] MB"):
+        add_import(store, [{**row, "x" * 10_000: 1.0} for row in EPOCHS], file="log.csv")
+
+
+def test_the_page_refuses_an_import_that_has_no_room_with_the_figures(home, store, show, monkeypatch):
+    monkeypatch.setenv("MIRRORBOARD_QUOTA_GB", FEW)
+    app = show("pages/runs.py")
+    app.file_uploader(key="import_files").set_value(("log.csv", b"epoch,loss\n0,2\n1,1\n", "text/csv"))
+    app.button(key="import_now").click().run()
+    assert "This import needs about 0 kB for its values, but 0 kB of the quota of 0 kB" in texts(app)
+    assert "Delete runs" in texts(app)
+    assert store.jobs(kinds=[Kind.IMPORT]) == []
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "much", "nan", "inf"])

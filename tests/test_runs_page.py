@@ -21,7 +21,7 @@ from core.errors import ConfigError
 from core.records import RUNS, Job, Kind, Metric, Status
 from core.report import add_import
 from core.store import Store
-from tests.page_app import Open, charts, sound, texts
+from tests.page_app import Open, charts, sound, texts, unescaped
 from tests.recorded import claimed, finished_run, running_run
 
 LOG = Path(__file__).parent / "fixtures" / "tensorboard"
@@ -97,7 +97,7 @@ def test_compare(show: Open, store: Store) -> None:
     app = show("pages/runs.py", runs=chosen(one))
     assert "Choose two runs or more" in texts(app)
     app = show("pages/runs.py", runs=chosen(one, two))
-    parameters = app.table[0].value.set_index("Parameter")
+    parameters = app.table[0].value.set_index("Parameter").rename(index=unescaped)
     assert parameters[one.id].to_dict() == {
         "data.dataset": "synthetic", "model.optimizer": "nadam", "training.seed": "1"
     }  # fmt: skip

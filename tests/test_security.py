@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from core.report import add_import
 from core.store import Store
 from tests.browser_app import CHROMIUM, chromium, dashboard, heading, tab
 from tests.page_app import texts
-from tests.recorded import finished_run, prepared
+from tests.recorded import MACHINE, answered, finished_run, prepared
 
 SOURCES = [ROOT / "streamlit_app.py", *(ROOT / "core").rglob("*.py"), *(ROOT / "pages").rglob("*.py")]
 MODULES = {"pickle", "marshal", "shelve", "dill", "joblib", "cloudpickle", "yaml", "tarfile"}
@@ -176,6 +177,9 @@ def test_no_part_of_an_address_becomes_a_path_or_a_query(show, home, store, scri
 
 HARM = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 LINK = "[click](javascript:document.title='owned')"
+ELSEWHERE = (
+    "[Sign in again](https://evil.example) ![x](https://evil.example/p.png) www.evil.example me@evil.example"
+)
 
 
 @pytest.mark.skipif(not shutil.which(CHROMIUM), reason=f"needs {CHROMIUM}")
@@ -193,7 +197,12 @@ def test_names_tags_errors_and_log_lines_are_shown_as_text(tmp_path):
     store.claim([Kind.TRAIN], "e")
     store.report(failed, phase=HARM, logs=[LogLine(1.0, "info", "stderr", HARM + LINK)])
     store.finish(failed.id, Status.FAILED, error=EngineError(HARM, LINK), details=HARM)
+    first, second = finished_run(store), finished_run(store, epochs=9, status=Status.STOPPED)
+    for run in (first, second):
+        store.rename(run.id, f"{ELSEWHERE} {run.id}")
+    answered(store, Kind.INSPECT, {}, MACHINE)
     store.close()
+    tpu = urlencode({"layout.strategy": "tpu", "layout.tpu": ELSEWHERE, "data.dataset": "synthetic"})
     with dashboard(home, MIRRORBOARD_WATCH="1") as address, chromium() as browser, tab(browser) as page:
         for path, title in (
             (f"training?run={done.id}", "Training"),
@@ -207,3 +216,17 @@ def test_names_tags_errors_and_log_lines_are_shown_as_text(tmp_path):
             for harm in ('img[src="x"]', 'a[href^="javascript"]'):
                 expect(page.locator(harm)).to_have_count(0)
             assert "owned" not in page.title()
+        for path, title in (
+            (f'runs?runs=["{first.id}","{second.id}"]', "Runs"),
+            (f'runs?runs=["{brought}","{first.id}"]&compare.along=step', "Runs"),
+            (f"training?{tpu}", "Training"),
+            (f"training?run={second.id}&{tpu}", "Training"),
+            (f"devices?{tpu}", "Devices"),
+            (f"one_step?{tpu}", "Inside one step"),
+        ):
+            page.goto(f"{address}/{path}")
+            heading(page, title)
+            expect(page.get_by_text("[Sign in again]").first).to_be_attached()
+            links = ", ".join(f'a[href^="{begin}"]' for begin in ("https:", "http://www.", "mailto:"))
+            for harm in ('img[src*="evil.example"]', links):
+                expect(page.locator(harm)).to_have_count(0)

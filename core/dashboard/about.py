@@ -50,4 +50,4 @@ def about(job: Job) -> None:
         }
     with st.expander("What this run is", icon=":material/tune:"):
         st.markdown(plain(line[:1].upper() + line[1:]))
-        st.table([{"Setting": name, "Value": text} for name, text in rows.items()], hide_index=True)
+        st.table([{"Setting": name, "Value": plain(text)} for name, text in rows.items()], hide_index=True)

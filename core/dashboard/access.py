@@ -9,8 +9,9 @@ from typing import Any
 
 import streamlit as st
 
-from core.access import AccessSettings, Action, Limits, Person, Role, parse_access, person_id
+from core.access import ANYBODY, AccessSettings, Action, Limits, Person, Role, parse_access, person_id
 from core.config import RunConfig
+from core.dashboard.markdown import plain
 from core.errors import ConfigError, LimitExceeded
 from core.gate import Gate, over
 from core.records import Job
@@ -84,10 +85,10 @@ def limits() -> Limits | None:
     return settings().limits if is_hosted() else None
 
 
-def over_limits(config: RunConfig) -> LimitExceeded | None:
-    """What of a run is more than this dashboard allows, if anything."""
+def over_limits(config: RunConfig, *, trains: bool = True, run: Job | None = None) -> LimitExceeded | None:
+    """What of a run is more than this dashboard allows, if anything; arguments as for `core.gate.over`."""
     allowed = limits()
-    return None if allowed is None else over(allowed, config)
+    return None if allowed is None else over(allowed, config, trains=trains, run=run)
 
 
 def person() -> Person | None:
@@ -95,7 +96,9 @@ def person() -> Person | None:
     asked = settings()
     if not _secrets().get("auth"):
         usual = Role.VIEWER if is_hosted() else Role.OWNER
-        return Person("", Role(asked.role_without_sign_in or usual))
+        everybodys = Role(asked.role_without_sign_in or usual)
+        on_laptop = everybodys is Role.OWNER and not is_hosted()
+        return Person("" if on_laptop else ANYBODY, everybodys)
     if not st.user.get("is_logged_in"):
         return None
     found = person_id(st.user.to_dict())
@@ -112,7 +115,7 @@ def why_not(action: Action, *runs: Job) -> str | None:
     """Why whoever is at the page may not do something, for the tooltip of a control that is turned off."""
     someone = person()
     refusal = None if someone is None else someone.refusal(action, runs)
-    return None if refusal is None else str(refusal)
+    return None if refusal is None else plain(str(refusal))
 
 
 def harden() -> None:

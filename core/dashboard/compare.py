@@ -15,6 +15,7 @@ from core.analysis.comparison import change, differences, flat
 from core.analysis.criteria import accuracy_name, epoch_numbers, series
 from core.config import parse_config
 from core.dashboard import charts, draft, forms, units
+from core.dashboard.messages import plain
 from core.errors import ConfigError
 from core.records import Job, Kind
 from core.store import Store
@@ -125,7 +126,7 @@ def _curves(runs: Sequence[_Run]) -> None:
     charts.show(lambda part: charts.overlaid_losses(drawn, along, part), key="compare_chart")
     if missing:
         what = {"step": "steps per epoch", "time": "epoch durations"}.get(along, "epochs")
-        st.caption(f"Not drawn, because the {what} were not recorded: {', '.join(missing)}.")
+        st.caption(f"Not drawn, because the {what} were not recorded: {plain(', '.join(missing))}.")
 
 
 def _parameters(runs: Sequence[_Run]) -> None:
@@ -141,7 +142,7 @@ def _parameters(runs: Sequence[_Run]) -> None:
         return
     st.table(
         [
-            {"Parameter": name, **{run: _text(value) for run, value in row.items()}}
+            {"Parameter": plain(name), **{plain(run): plain(_text(value)) for run, value in row.items()}}
             for name, row in rows.items()
         ],
         hide_index=True,
@@ -175,7 +176,9 @@ def _figures(runs: Sequence[_Run]) -> None:
             {
                 "Figure": name,
                 **{
-                    run: _compared(of[name], None if run == baseline.title else against[name], _DIGITS[name])
+                    plain(run): _compared(
+                        of[name], None if run == baseline.title else against[name], _DIGITS[name]
+                    )
                     for run, of in figures.items()
                 },
             }
@@ -184,7 +187,7 @@ def _figures(runs: Sequence[_Run]) -> None:
         hide_index=True,
         border="horizontal",
     )
-    st.caption(f"In brackets: the difference from {baseline.title}, in percent of its value.")
+    st.caption(f"In brackets: the difference from {plain(baseline.title)}, in percent of its value.")
 
 
 def _compared(value: float | None, baseline: float | None, digits: int) -> str:

@@ -19,6 +19,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from core.config import MODEL_LIMITS, DeviceLayout, RunConfig, parse_config
+from core.dashboard.markdown import plain
 from core.errors import ConfigError
 from core.exports import Which
 from core.records import Scaling, Status
@@ -264,4 +265,4 @@ def problem_at(error: ConfigError | None, *names: str) -> None:
         names: Settings, or the beginnings of their names.
     """
     if error is not None and any(error.field == name or error.field.startswith(f"{name}.") for name in names):
-        st.error(f"{error.message} {error.hint}", icon=":material/error:")
+        st.error(f"{plain(error.message)} {plain(error.hint)}", icon=":material/error:")

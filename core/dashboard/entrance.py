@@ -32,7 +32,7 @@ def ask_to_sign_in() -> None:
 
 def banner(person: Person) -> None:
     """Says why nobody may change anything, and how that is changed, where there is no sign-in."""
-    if person.id or person.role is not Role.VIEWER:
+    if person.has_signed_in or person.role is not Role.VIEWER:
         return
     where = "can be reached from other machines" if access.is_public() else "is set up for several people"
     st.info(
@@ -45,7 +45,7 @@ def banner(person: Person) -> None:
 
 def who(person: Person) -> None:
     """Who has signed in, at the foot of the sidebar."""
-    if not person.id:
+    if not person.has_signed_in:
         return
     st.divider()
     st.caption(f":material/account_circle: Signed in as {person.role}")

@@ -150,7 +150,7 @@ def _figures(model: Judged) -> list[_Figure]:
         _Figure(
             "Majority class",
             lambda e: e.baseline,
-            f"Accuracy of always answering “{majority}”, the largest class of the training newswires.",
+            f"Accuracy of always answering “{plain(majority)}”, the largest class of the training newswires.",
         ),
     ]
 

@@ -7,18 +7,22 @@ from collections.abc import Callable
 import streamlit as st
 
 from core.access import Action
-from core.config import parse_config
+from core.config import RunConfig, parse_config
 from core.dashboard import draft, units
-from core.dashboard.access import why_not
+from core.dashboard.access import limits, over_limits, why_not
 from core.dashboard.messages import plain, problem, told
 from core.dashboard.server import machine, missing_device
 from core.errors import ConfigError, MirrorboardError, RunStateError
+from core.gate import extended
 from core.records import Job, Kind, Status
 from core.store import Store
 
 MONITORS = {"val_loss": "Validation loss", "val_sparse_categorical_accuracy": "Validation accuracy"}
 """What early stopping may look at."""
 _MOST_EPOCHS = 10_000
+"""Of a run in all."""
+_USUAL_EPOCHS = 5
+"""To add."""
 
 
 def buttons(store: Store, job: Job) -> None:
@@ -29,13 +33,25 @@ def buttons(store: Store, job: Job) -> None:
     if job.can_resume:
         _resume(store, job)
     if job.can_extend:
-        reason = why_not(Action.EXTEND, job)
+        reason = why_not(Action.EXTEND, job) or _too_much(extended(job, 1), job)
         with st.popover(
             "Extend", key="extend", icon=":material/add:", disabled=reason is not None, help=reason
         ):
-            epochs = st.number_input("Epochs to add", 1, _MOST_EPOCHS, 5, key="extend_epochs")
+            allowed = limits()
+            most = max((_MOST_EPOCHS if allowed is None else allowed.epochs) - job.checkpoint_epochs, 1)
+            # What was entered for another run may be more than this one has left.
+            st.session_state["extend_epochs"] = min(
+                st.session_state.get("extend_epochs", _USUAL_EPOCHS), most
+            )
+            epochs = st.number_input("Epochs to add", 1, most, key="extend_epochs")
             if st.button("Train on", key="extend_now", icon=":material/play_arrow:", type="primary"):
                 _queue(lambda: store.extend(job.id, epochs))
+
+
+def _too_much(config: RunConfig, job: Job) -> str | None:
+    """Why the server does not let the run go on like this, for a tooltip."""
+    exceeded = over_limits(config, run=job)
+    return None if exceeded is None else plain(str(exceeded))
 
 
 def _end(store: Store, job: Job) -> None:
@@ -80,13 +96,14 @@ def _pause(store: Store, run_id: str) -> None:
 
 def _resume(store: Store, job: Job) -> None:
     config = parse_config(job.config)
-    reason = why_not(Action.RESUME, job)
+    reason = why_not(Action.RESUME, job) or _too_much(config, job)
     if st.button(
         "Resume",
         key="resume",
         icon=":material/play_arrow:",
         disabled=reason is not None,
-        help=reason or f"Goes on after epoch {job.checkpoint_epochs} on {units.layout(config.layout)}.",
+        help=reason
+        or f"Goes on after epoch {job.checkpoint_epochs} on {plain(units.layout(config.layout))}.",
     ):
         _queue(lambda: store.resume(job.id))
     try:
@@ -101,12 +118,12 @@ def _resume(store: Store, job: Job) -> None:
     except ConfigError as error:
         wrong = error
     if st.button(
-        f"Resume on {units.layout(other)}",
+        f"Resume on {plain(units.layout(other))}",
         key="resume_elsewhere",
         icon=":material/move_down:",
         disabled=reason is not None or wrong is not None,
         help=reason
-        or (str(wrong) if wrong else "The layout of the page Devices; batch and learning rate stay."),
+        or (plain(str(wrong)) if wrong else "The layout of the page Devices; batch and learning rate stay."),
     ):
         _queue(lambda: store.resume(job.id, other))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -13,6 +12,7 @@ import streamlit as st
 
 from core.access import Action
 from core.dashboard import access
+from core.dashboard.markdown import plain as plain  # noqa: PLC0414 - what most messages are made with
 from core.dashboard.server import Readiness
 from core.errors import MirrorboardError
 from core.records import Kind, Status
@@ -68,11 +68,6 @@ def problem(message: str, hint: str = "") -> None:
     """An error for people: what was wrong, and what to do."""
     message, hint = access.without_folders(message), access.without_folders(hint)
     st.error(f"**{plain(message)}**  \n{plain(hint)}" if hint else plain(message), icon=":material/error:")
-
-
-def plain(text: str) -> str:
-    """Text that Markdown shows as it is."""
-    return re.sub(r"([\\`*_{}\[\]()#+\-.!|$<>~:])", r"\\\1", text)
 
 
 def badge(status: Status) -> str:
