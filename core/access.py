@@ -138,21 +138,23 @@ class Limits(_Frozen):
                 "model.filters",
             )
 
-    def check_queue(self, unfinished: int, new: int, what: str) -> None:
+    def check_queue(self, unfinished: int, new: int, what: str, whose: str = "") -> None:
         """Refuses more of a person's jobs than may wait and go on at a time.
 
         Args:
             unfinished: What the person has queued or going on.
             new: What shall be added.
             what: ``runs`` or ``other jobs``.
+            whose: Id of a person who is not the one that asks.
 
         Raises:
             LimitExceeded: They are too many.
         """
         if unfinished + new > self.runs:
             raise LimitExceeded(
-                f"You have {unfinished:,} {what} queued or going on and want {new:,} more; this server allows"
-                f" {self.runs:,} at a time.",
+                f"{f'{whose} has' if whose else 'You have'} {unfinished:,} {what} queued or going on, and"
+                f" {new:,} more {'is' if new == 1 else 'are'} wanted; this server allows {self.runs:,} at a"
+                " time.",
                 "Wait until one has ended, or stop one.",
             )
 

@@ -58,7 +58,7 @@ class Gate(Store):
         with self._room(Kind.TRAIN, len(planned)):
             for config in planned:
                 self._check_size(Kind.TRAIN, config)
-                require_room(self.home, parse_config(config))
+            require_room(self.home, *map(parse_config, planned))
             return super().submit_study(scaling, planned)
 
     def add_import(
@@ -96,7 +96,7 @@ class Gate(Store):
     def resume(self, job_id: str, layout: DeviceLayout | None = None) -> str:
         """As `Store.resume`."""
         (run,) = self._must_be_allowed(Action.RESUME, [job_id])
-        with self._room(Kind.TRAIN, 1):
+        with self._room(Kind.TRAIN, 1, run.owner):
             if run.can_resume:  # else the store says why not
                 self._check_limits(parse_config(run.config), run=run)
             return super().resume(job_id, layout)
@@ -104,7 +104,7 @@ class Gate(Store):
     def extend(self, job_id: str, epochs: int) -> str:
         """As `Store.extend`."""
         (run,) = self._must_be_allowed(Action.EXTEND, [job_id])
-        with self._room(Kind.TRAIN, 1):
+        with self._room(Kind.TRAIN, 1, run.owner):
             if run.can_extend:
                 self._check_limits(extended(run, epochs), run=run)
             return super().extend(job_id, epochs)
@@ -126,17 +126,20 @@ class Gate(Store):
         return left
 
     @contextmanager
-    def _room(self, kind: Kind, new: int) -> Iterator[None]:
-        """Nobody else is counted and let in meanwhile."""
+    def _room(self, kind: Kind, new: int, owner: str | None = None) -> Iterator[None]:
+        """Nobody else is counted and let in meanwhile; `owner` is whose jobs, where not the person's own."""
+        owner = self.owner if owner is None else owner
         with _one_at_a_time:
             if self._limits is not None:
                 runs = kind is Kind.TRAIN
                 unfinished = [
                     job
                     for job in self.jobs(statuses=[status for status in Status if not status.is_final])
-                    if job.owner == self.owner and (job.kind is Kind.TRAIN) is runs
+                    if job.owner == owner and (job.kind is Kind.TRAIN) is runs
                 ]
-                self._limits.check_queue(len(unfinished), new, "runs" if runs else "other jobs")
+                what = "runs" if runs else "other jobs"
+                whose = "" if owner == self.owner else owner
+                self._limits.check_queue(len(unfinished), new, what, whose)
             yield
 
     def _check_size(self, kind: Kind, config: dict[str, Any]) -> None:

@@ -120,22 +120,25 @@ def needed_bytes(config: RunConfig) -> int:
     return _CHECKPOINTS * (state + weights) + values
 
 
-def require_room(home: Path, config: RunConfig, *, has_bytes: int = 0) -> None:
-    """Refuses a run that the disk or the quota cannot hold.
+def require_room(home: Path, *configs: RunConfig, has_bytes: int = 0) -> None:
+    """Refuses runs that the disk or the quota cannot hold together.
 
     Args:
         home: The store's folder.
-        config: The run.
-        has_bytes: What its checkpoints take already.
+        configs: The runs.
+        has_bytes: What their checkpoints take already.
 
     Raises:
-        NoRoom: It does not fit; the message has the figures.
+        NoRoom: They do not fit; the message has the figures.
         ConfigError: The environment's quota is none.
     """
+    several = len(configs) > 1
     _require(
         home,
-        needed_bytes(config) - has_bytes,
-        "This run needs about {} for its checkpoints and measurements",
+        sum(map(needed_bytes, configs)) - has_bytes,
+        f"These {len(configs):,} runs need about {{}} for their checkpoints and measurements"
+        if several
+        else "This run needs about {} for its checkpoints and measurements",
         "or make the model smaller",
     )
 

@@ -222,7 +222,7 @@ def test_each_person_has_so_many_runs_and_other_jobs_at_a_time(store):
         lambda: mine.submit(Kind.TRAIN, RUN),
         lambda: mine.submit_study(Scaling.STRONG, [RUN]),
     ):
-        with pytest.raises(LimitExceeded, match="You have 2 runs queued or going on and want 1 more"):
+        with pytest.raises(LimitExceeded, match="You have 2 runs queued or going on, and 1 more is wanted"):
             more()
     assert contents(store) == before
     assert Gate(store, Person(OTHER, Role.RUNNER), Limits(runs=2)).submit(Kind.TRAIN, RUN)
@@ -232,8 +232,18 @@ def test_each_person_has_so_many_runs_and_other_jobs_at_a_time(store):
         mine.submit(Kind.CHECK, {})
     mine.request_stop(first)
     assert mine.submit(Kind.TRAIN, RUN)
-    with pytest.raises(LimitExceeded, match="want 3 more"):
+    with pytest.raises(LimitExceeded, match="3 more are wanted"):
         Gate(store, Person("new", Role.RUNNER), Limits(runs=2)).submit_study(Scaling.STRONG, [RUN] * 3)
+
+
+def test_runs_that_an_owner_resumes_count_for_those_whose_they_are(store):
+    runs = [run_for(store, "resume", OTHER) for _ in range(3)]
+    boss = Gate(store, Person(ME, Role.OWNER), Limits(runs=2))
+    for run in runs[:2]:
+        boss.resume(run.id)
+    with pytest.raises(LimitExceeded, match=f"{OTHER} has 2 runs queued or going on, and 1 more is wanted"):
+        boss.resume(runs[2].id)
+    assert boss.submit(Kind.TRAIN, RUN)
 
 
 def test_a_run_cannot_be_carried_beyond_the_limits_in_portions(store):
@@ -460,12 +470,12 @@ def test_a_queue_that_is_full_is_told_and_the_page_goes_on(hosted, store, monkey
         anybody.submit(Kind.TRAIN, RUN)
     app = hosted("pages/training.py", data__dataset="synthetic")
     button(app, "start").click().run()
-    assert "You have 3 runs queued or going on and want 1 more" in texts(app)
+    assert "You have 3 runs queued or going on, and 1 more is wanted" in texts(app)
     assert len(store.jobs(kinds=[Kind.TRAIN])) == 3
     assert app.selectbox(key="chooser")
     for _ in range(3):
         anybody.submit(Kind.CHECK, {})
-    told = "You have 3 other jobs queued or going on and want 1 more"
+    told = "You have 3 other jobs queued or going on, and 1 more is wanted"
     app = hosted("pages/model.py", model__embedding_size="9")
     assert told in texts(app)
     assert "Correct the marked setting" not in texts(app)

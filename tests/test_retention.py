@@ -177,3 +177,13 @@ def json_of_health(home):
 def test_health_tells_of_a_quota_that_is_used_up(home, store, monkeypatch):
     monkeypatch.setenv("MIRRORBOARD_QUOTA_GB", FEW)
     assert any("The quota of 0 kB is used up" in problem for problem in json_of_health(home)["problems"])
+
+
+def test_the_runs_of_a_study_must_fit_together(home, store, monkeypatch):
+    config = RunConfig()
+    each = retention.needed_bytes(config)
+    quota = retention.room(home).total_bytes + 2.5 * each
+    monkeypatch.setenv(retention.VARIABLE, f"{quota / 1e9:.9f}")
+    retention.require_room(home, config, config)
+    with pytest.raises(NoRoom, match=r"^These 3 runs need about .* for their checkpoints"):
+        retention.require_room(home, config, config, config)
