@@ -58,7 +58,7 @@ FREE = {
     r"(recent|watch|cell_page)_\w+": _VIEW,
     r"runs_table_-?\d+": _VIEW,
     r"\w+_chart": _VIEW,
-    "(address|pulse_timer|(downloads|exports|study_files|code)_news)": _VIEW,
+    "(address_(page|run|step)|pulse_timer|(downloads|exports|study_files|code)_news)": _VIEW,
     r"words_\d+": "shows what somebody has asked about a newswire; it asks only for those who may",
     r"export_(csv|json|parquet|py|ipynb)": _READ,
     r"export(_(runs|epochs)_(CSV|Parquet))?": _READ,
