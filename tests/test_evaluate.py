@@ -14,11 +14,13 @@ from conftest import command, ended, json_of
 
 from core import corpus as corpora
 from core import newswire, predictions
+from core.access import ANYBODY, Person, Role
 from core.analysis.evaluation import cell, evaluate, ordered, shares
 from core.corpus import START, UNKNOWN
 from core.dashboard.charts.evaluation import confusion_matrix
 from core.engine import datasets, synthetic
 from core.errors import ConfigError, DatasetError, DownloadFailed, RunStateError, StoreError, TrainingError
+from core.gate import Gate
 from core.predictions import Predictions, order, question
 from core.records import Kind, Status
 from tests.page_app import charts, drawings, texts
@@ -644,7 +646,7 @@ def test_a_full_queue_is_told_and_the_page_goes_on(hosted, store, monkeypatch):
     run = finished_run(store)
     evaluated(store, run, data)
     for _ in range(3):
-        store.submit(Kind.CHECK, {})
+        Gate(store, Person(ANYBODY, Role.OWNER), None).submit(Kind.CHECK, {})
     app = hosted(run=run.id)
     next(toggle for toggle in app.toggle if toggle.label == "Words that mattered").set_value(True).run()
     assert "You have 3 other jobs queued" in texts(app)
