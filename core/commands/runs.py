@@ -52,14 +52,16 @@ def show(ctx: click.Context, run_id: str, home: Path | None, as_json: bool) -> N
     if wants_json(ctx, as_json):
         print_json(about)
         return
-    click.echo(f"Run {run_id} {about['status']}, {about['model']['params'] or 0:,} parameters")
+    params = about["model"]["params"]
+    click.echo(f"Run {run_id} {about['status']}" + (f", {params:,} parameters" if params else ""))
     for epoch in about["history"]:
         values = "  ".join(
             f"{name} {'–' if value is None else f'{value:.4f}'}"
             for name, value in epoch.items()
             if name not in ("epoch", "duration_s")
         )
-        click.echo(f"epoch {epoch['epoch']:>3}  {epoch['duration_s']:.1f} s  {values}")
+        took = epoch.get("duration_s")  # unknown of an import, or where an engine died between two rows
+        click.echo(f"epoch {epoch['epoch']:>3}  {'–' if took is None else f'{took:.1f} s'}  {values}")
     click.echo(about["diagnosis"]["sentence"])
 
 
