@@ -21,7 +21,7 @@ from core.processes import is_alive
 from core.records import Kind, Status
 from core.report import add_import
 from core.store import Store
-from tests.recorded import rows_of, running_run
+from tests.recorded import MACHINE, answered, rows_of, running_run
 
 TRAIN = ("train", "--dataset", "synthetic", "--batch-size", "512")
 
@@ -148,6 +148,29 @@ def test_an_unknown_run_a_bad_home_and_a_failed_run_end_with_1(home, tmp_path):
     assert "Traceback" not in done.stderr
     done = command("stop", "nonsense", home=home)
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(
+            ("show",),
+            ("stop",),
+            ("pause",),
+            ("delete",),
+            ("resume",),
+            ("extend", "--epochs", "1"),
+            ("evaluate",),
+        ),
+        *(("export", "--format", kind) for kind in ("csv", "py", "keras", "tensorboard")),
+    ],
+)
+def test_a_job_that_is_no_run_is_refused(home, store, arguments):
+    job = answered(store, Kind.INSPECT, {}, MACHINE)
+    done = command(arguments[0], job.id, *arguments[1:], home=home)
+    assert done.returncode == 1
+    assert f"'{job.id}' is no run but a job of kind inspect" in done.stderr
+    assert store.jobs() == [job]
 
 
 def test_show_leaves_open_what_is_not_known_of_a_run(home, store):

@@ -29,7 +29,7 @@ def evaluate(ctx: click.Context, run_id: str, which: Which, home: Path | None, a
     from core.analysis.evaluation import evaluate as judge  # noqa: PLC0415
 
     store = settled_store(ctx, home)
-    run = store.job(run_id)
+    run = store.run(run_id)
     asked = predictions.order(run, which)
     file = predictions.predicted(store.checkpoints(run_id), asked)
     if not file.exists():
@@ -79,7 +79,7 @@ def export(
 ) -> None:
     """Write a run's model, history, TensorBoard event files, or its code in plain Keras, to a file."""
     store = settled_store(ctx, home)
-    run = store.job(run_id)
+    run = store.run(run_id)
     asked: dict[str, Any] = {"run_id": run_id, "format": kind, "epoch": store.epochs_done(run)}
     if kind in ("csv", "json", "parquet"):
         target = _target(output, f"{run_id}-history.{kind}")

@@ -97,7 +97,7 @@ def code_buttons(files: FileButtons, config: RunConfig, run_id: str) -> None:
 
 def _history(store: Store, job: Job, kind: HistoryFormat) -> bytes:
     # Looked up again: of a run that was deleted meanwhile nothing would be left but the columns' names.
-    return history_file(store, store.job(job.id), kind)
+    return history_file(store, store.run(job.id), kind)
 
 
 def made(store: Store, asked: dict[str, Any], file: Path) -> bytes:

@@ -121,7 +121,7 @@ def _check(task: Task) -> dict[str, Any]:
 
 def _export(task: Task) -> dict[str, Any]:
     asked, store = task.job.config, task.store
-    run = store.job(asked["run_id"])
+    run = store.run(asked["run_id"])
     target = exported(store.checkpoints(run.id), asked)
     target.parent.mkdir(parents=True, exist_ok=True)
     if asked["format"] == "tensorboard":
@@ -152,7 +152,7 @@ def _model(task: Task) -> tuple[RunConfig, ReplicatedModel]:
     """The run that a job asks about, and its model of the epoch that it names."""
     asked, store = task.job.config, task.store
     task.outbox.phase = "reading the checkpoint"
-    run = store.job(asked["run_id"])
+    run = store.run(asked["run_id"])
     values = Checkpoints(store.checkpoints(run.id)).model(asked["which"], asked["epoch"])
     config = parse_config(run.config)
     return config, trained(config, values)
