@@ -157,9 +157,34 @@ def test_what_cannot_be_exported_is_said(home, store, tmp_path):
     job_id = store.submit(Kind.TRAIN, {})
     done = command("export", job_id, "--format", "keras", "--output", str(tmp_path), home=home)
     assert (done.returncode, "has no model to export" in done.stderr) == (1, True)
+    for kind in ("csv", "json", "parquet", "tensorboard"):
+        done = command("export", job_id, "--format", kind, "--output", str(tmp_path), home=home)
+        assert (done.returncode, "has no whole epoch to export." in done.stderr) == (1, True), kind
+    assert [job.id for job in store.jobs()] == [job_id], "an engine was asked"
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
     (tmp_path / "there").touch()
-    done = command("export", job_id, "--format", "csv", "--output", str(tmp_path / "there"), home=home)
+    run = finished_run(store, epochs=1)
+    done = command("export", run.id, "--format", "csv", "--output", str(tmp_path / "there"), home=home)
     assert (done.returncode, "exists already" in done.stderr) == (2, True)
+
+
+def test_event_files_of_no_epoch_are_not_made_for_want_of_a_smaller_batch(store, run_job):
+    run = store.job(store.submit(Kind.TRAIN, {}))
+    store.request_stop(run.id)
+    job = run_job(Kind.EXPORT, order(run, "tensorboard", "last"))
+    assert job.status is Status.FAILED
+    assert job.error["message"] == f"Run {run.id} has no whole epoch to export."
+
+
+def test_the_page_offers_no_history_of_a_run_without_one(show, store):
+    prepared(store)
+    config = parse_config({"data": {"dataset": "synthetic"}}).model_dump(mode="json")
+    run_id = store.submit(Kind.TRAIN, config)
+    store.request_stop(run_id)
+    app = show("pages/training.py", run=run_id)
+    assert [button.label for button in app.get("download_button")] == ["Python script", "Notebook"]
+    app = show("pages/training.py", run=finished_run(store, epochs=1).id)
+    assert "History, CSV" in [button.label for button in app.get("download_button")]
 
 
 @pytest.mark.skipif(not shutil.which(CHROMIUM), reason=f"needs {CHROMIUM}")

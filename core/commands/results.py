@@ -12,7 +12,7 @@ from core import corpus, predictions
 from core.commands.options import Choice, print_json, settled_store, shared, wants_json
 from core.config import parse_config
 from core.errors import ConfigError
-from core.exports import Format, Which, code_file, configuration, exported, history_file, order
+from core.exports import Format, Which, code_file, configuration, exported, history_file, order, whole_epochs
 from core.records import Kind, Status
 from core.terminal import echo_error, follow
 from core.words import plural
@@ -80,16 +80,18 @@ def export(
     """Write a run's model, history, TensorBoard event files, or its code in plain Keras, to a file."""
     store = settled_store(ctx, home)
     run = store.run(run_id)
-    asked: dict[str, Any] = {"run_id": run_id, "format": kind, "epoch": store.epochs_done(run)}
+    asked: dict[str, Any] = {"run_id": run_id, "format": kind}
     if kind in ("csv", "json", "parquet"):
+        asked["epoch"] = whole_epochs(store, run)
         target = _target(output, f"{run_id}-history.{kind}")
         target.write_bytes(history_file(store, run, kind))
     elif kind in ("py", "ipynb"):
-        asked = {"run_id": run_id, "format": kind}
         code = code_file(configuration(run), kind, run_id)
         target = _target(output, f"{run_id}.{kind}")
         target.write_bytes(code)
     else:
+        if kind == "tensorboard":
+            whole_epochs(store, run)  # or no engine need be started
         asked = order(run, kind, which)
         made = exported(store.checkpoints(run_id), asked)
         target = _target(output, made.name)

@@ -55,16 +55,17 @@ def downloads(store: Store, job: Job) -> None:
 
 
 def _files(files: FileButtons, store: Store, job: Job) -> None:
-    with st.container(horizontal=True):
-        for history, name in _HISTORIES.items():
-            files.button(
-                f"History, {name}",
-                partial(_history, store, job, history),
-                f"{job.id}-history.{history}",
-                key=f"export_{history}",
-            )
-        if job.checkpoint_epochs:
-            _ordered(files, store, job, "tensorboard", "last", label="History, TensorBoard event files")
+    if store.epochs_done(job):
+        with st.container(horizontal=True):
+            for history, name in _HISTORIES.items():
+                files.button(
+                    f"History, {name}",
+                    partial(_history, store, job, history),
+                    f"{job.id}-history.{history}",
+                    key=f"export_{history}",
+                )
+            if job.checkpoint_epochs:
+                _ordered(files, store, job, "tensorboard", "last", label="History, TensorBoard event files")
     for which in get_args(Which):
         with st.container(horizontal=True):
             for model, use in _MODELS.items():

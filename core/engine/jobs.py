@@ -26,7 +26,7 @@ from core.engine.models import ReplicatedModel
 from core.engine.one_step import take_apart
 from core.engine.trained import trained
 from core.errors import DiskFull, StoreError
-from core.exports import exported
+from core.exports import exported, whole_epochs
 from core.records import Job, Kind
 from core.store import Store
 
@@ -125,6 +125,7 @@ def _export(task: Task) -> dict[str, Any]:
     target = exported(store.checkpoints(run.id), asked)
     target.parent.mkdir(parents=True, exist_ok=True)
     if asked["format"] == "tensorboard":
+        whole_epochs(store, run)
         export_event_files(store.metrics(run, per="epoch"), target)
     else:
         values = Checkpoints(store.checkpoints(run.id)).model(asked["which"], asked["epoch"])
