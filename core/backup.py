@@ -21,7 +21,7 @@ import psutil
 
 from core.database import FILE_NAME, migrate, newest_schema
 from core.engine.checkpoints import Checkpoints
-from core.errors import EngineError, StoreError
+from core.errors import EngineError, InvalidDatabase, StoreError
 from core.records import ACTIVE, RUNS, Job, Status
 from core.store import Store
 
@@ -92,10 +92,13 @@ def restore(home: Path, file: Path) -> Restored:
         file: The backup. It is checked first, and brought to the newest schema.
 
     Raises:
-        StoreError: The backup is damaged, newer than this code or none; or somebody uses the store.
+        InvalidDatabase: The backup is damaged, newer than this code or none.
+        StoreError: Somebody uses the store, or its folder cannot be written.
     """
     if not file.is_file():
-        raise StoreError(f"There is no backup {file}.", "Give the file that `python -m core backup` made.")
+        raise InvalidDatabase(
+            f"There is no backup {file}.", "Give the file that `python -m core backup` made."
+        )
     target = home / FILE_NAME
     staging = home / f".restore-{secrets.token_hex(4)}"
     try:
@@ -150,14 +153,14 @@ def _check(connection: sqlite3.Connection, source: Path) -> None:
         raise _damaged(source, found)
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > newest_schema():
-        raise StoreError(
+        raise InvalidDatabase(
             f"{source} has schema {version}; this Mirrorboard knows {newest_schema()} and older.",
             "Use the version of Mirrorboard that made it, or a newer one.",
         )
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as model:
         migrate(model, to=version)
         if version < 1 or _schema(connection) != _schema(model):
-            raise StoreError(
+            raise InvalidDatabase(
                 f"{source} is a database, but not one of Mirrorboard's.",
                 "Give the file that `python -m core backup` made.",
             )
@@ -174,8 +177,8 @@ def _schema(connection: sqlite3.Connection) -> set[tuple[str, ...]]:
     }
 
 
-def _damaged(source: Path, text: str) -> StoreError:
-    return StoreError(f"{source} is damaged or no database ({text}).", "Use another backup.")
+def _damaged(source: Path, text: str) -> InvalidDatabase:
+    return InvalidDatabase(f"{source} is damaged or no database ({text}).", "Use another backup.")
 
 
 def _settle(staging: Path) -> tuple[list[Job], list[str]]:

@@ -8,7 +8,8 @@
     │   └── LimitExceeded    a hosted dashboard allows less
     ├── NotAllowed           the person's role does not allow what was asked
     ├── StoreError           the run store cannot be opened, read or written
-    │   └── DiskFull         its disk has no room
+    │   ├── DiskFull         its disk has no room
+    │   └── InvalidDatabase  a file to copy is damaged, newer than this code, or none of Mirrorboard's
     ├── NoRoom               the disk or the quota cannot hold a run
     ├── RunNotFound          no run has this id
     ├── RunStateError        the run's status does not allow what was asked of it
@@ -76,6 +77,10 @@ class StoreError(MirrorboardError):
 
 class DiskFull(StoreError):
     """The run store's disk has no room."""
+
+
+class InvalidDatabase(StoreError):
+    """A file to copy is damaged, newer than this code, or none of Mirrorboard's."""
 
 
 class NoRoom(MirrorboardError):

@@ -24,6 +24,25 @@ CodeFormat = Literal["py", "ipynb"]
 Format = Literal["keras", "savedmodel", "csv", "json", "parquet", "tensorboard", "py", "ipynb"]
 
 
+def whole_epochs(store: Store, run: Job) -> int:
+    """How many epochs of a run's history there are to export.
+
+    Raises:
+        RunStateError: There is none.
+    """
+    epochs = store.epochs_done(run)
+    if not epochs:
+        raise RunStateError(
+            f"Run {run.id} has no whole epoch to export.",
+            "Resume the run, or choose another."
+            if run.can_resume
+            else "Choose another run."
+            if run.status.is_final
+            else "Wait for the end of its first epoch.",
+        )
+    return epochs
+
+
 def order(run: Job, kind: Format, which: Which) -> dict[str, Any]:
     """The configuration of the job that exports a run's model or event files.
 
@@ -62,7 +81,12 @@ def exported(folder: Path, asked: dict[str, Any]) -> Path:
 
 
 def history_file(store: Store, run: Job, kind: HistoryFormat) -> bytes:
-    """A run's epochs as a file; `core.analysis.imported.read_history` reads the first two back."""
+    """A run's epochs as a file; `core.analysis.imported.read_history` reads the first two back.
+
+    Raises:
+        RunStateError: There is none yet.
+    """
+    whole_epochs(store, run)
     rows = history(store, run)
     names = list(dict.fromkeys(name for row in rows for name in row))
     match kind:

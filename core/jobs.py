@@ -11,7 +11,7 @@ from core.database import marks
 from core.errors import RunNotFound, StoreError
 from core.measurements import Measurements
 from core.processes import Processes
-from core.records import ACTIVE, Job, Kind, Scaling, Status
+from core.records import ACTIVE, RUNS, Job, Kind, Scaling, Status
 from core.words import shown
 
 
@@ -32,6 +32,20 @@ class Jobs(Measurements, Processes):
                 "List the runs with `python -m core runs`, or on the page Training.",
             )
         return jobs[0]
+
+    def run(self, run_id: str) -> Job:
+        """The run with this id.
+
+        Raises:
+            RunNotFound: There is none, or it is another job's.
+        """
+        job = self.job(run_id)
+        if job.kind not in RUNS:
+            raise RunNotFound(
+                f"{shown(run_id)} is no run but a job of kind {job.kind}.",
+                "List the runs with `python -m core runs`, or on the page Training.",
+            )
+        return job
 
     def jobs(
         self, *, kinds: Sequence[Kind] = (), statuses: Sequence[Status] = (), limit: int = -1

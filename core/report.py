@@ -111,7 +111,7 @@ def report(store: Store, run_id: str) -> dict[str, Any]:
     Raises:
         RunNotFound: There is no such run.
     """
-    job = store.job(run_id)
+    job = store.run(run_id)
     epochs = history(store, job)
     result = job.result or {}
     return {

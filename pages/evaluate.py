@@ -71,7 +71,7 @@ def _draw(store: Store) -> None:
     run = None
     if run_id is not None:
         try:
-            run = store.job(run_id)
+            run = store.run(run_id)
         except RunNotFound as error:
             problem(
                 error.message,

@@ -51,7 +51,7 @@ def _config(store: Store, run_id: str) -> RunConfig | None:
             problem_of_step(error)
     else:
         try:
-            return configuration(store.job(run_id))
+            return configuration(store.run(run_id))
         except RunNotFound as error:
             problem(error.message, "Choose one of the runs above.")
         except RunStateError as error:

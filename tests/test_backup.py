@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -207,8 +208,8 @@ def test_a_bad_backup_is_refused_and_the_store_stays(home, filled, tmp_path, spo
     file = tmp_path / "backup"
     backups.backup(home, file)
     spoil(file)
-    with pytest.raises(StoreError, match=words):
-        backups.restore(home, file)
+    refused = command("restore", str(file), home=home)
+    assert (refused.returncode, re.search(words, refused.stderr) is not None) == (2, True), refused.stderr
     assert len(Store(home).jobs()) == 1
     assert [path.name for path in home.iterdir() if path.is_dir()] == []
 

@@ -19,8 +19,9 @@ from conftest import ROOT, command, json_of, wait_for
 
 from core.processes import is_alive
 from core.records import Kind, Status
+from core.report import add_import
 from core.store import Store
-from tests.recorded import running_run
+from tests.recorded import MACHINE, answered, rows_of, running_run
 
 TRAIN = ("train", "--dataset", "synthetic", "--batch-size", "512")
 
@@ -147,6 +148,41 @@ def test_an_unknown_run_a_bad_home_and_a_failed_run_end_with_1(home, tmp_path):
     assert "Traceback" not in done.stderr
     done = command("stop", "nonsense", home=home)
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(
+            ("show",),
+            ("stop",),
+            ("pause",),
+            ("delete",),
+            ("resume",),
+            ("extend", "--epochs", "1"),
+            ("evaluate",),
+        ),
+        *(("export", "--format", kind) for kind in ("csv", "py", "keras", "tensorboard")),
+    ],
+)
+def test_a_job_that_is_no_run_is_refused(home, store, arguments):
+    job = answered(store, Kind.INSPECT, {}, MACHINE)
+    done = command(arguments[0], job.id, *arguments[1:], home=home)
+    assert done.returncode == 1
+    assert f"'{job.id}' is no run but a job of kind inspect" in done.stderr
+    assert store.jobs() == [job]
+
+
+def test_show_leaves_open_what_is_not_known_of_a_run(home, store):
+    imported = add_import(store, [{"epoch": 1, "loss": 1.5, "val_loss": None}], file="history.csv")
+    shown = command("show", imported, home=home)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.startswith(f"Run {imported} completed\nepoch   1  –  loss 1.5000  val_loss –\n")
+    died = running_run(store, epochs=1)
+    store.report(died, metrics=[row for row in rows_of(1) if row.per == "epoch"][:1])
+    shown = command("show", died.id, home=home)
+    assert "epoch   1  4.0 s  loss 2.0270" in shown.stdout
+    assert "epoch   2  –  loss 1.5206" in shown.stdout
 
 
 def test_reuters_without_files_or_network_fails_with_advice(home, tmp_path):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
+import os
 import re
 import shutil
 import sqlite3
@@ -13,15 +15,19 @@ import sys
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from conftest import command, ended, json_of, wait_for
 from playwright.sync_api import expect
 
 from core import corpus
 from core.analysis.imported import read_history
+from core.commands import main
 from core.config import parse_config
 from core.dashboard.downloads import made
 from core.engine import models
@@ -157,9 +163,71 @@ def test_what_cannot_be_exported_is_said(home, store, tmp_path):
     job_id = store.submit(Kind.TRAIN, {})
     done = command("export", job_id, "--format", "keras", "--output", str(tmp_path), home=home)
     assert (done.returncode, "has no model to export" in done.stderr) == (1, True)
+    for kind in ("csv", "json", "parquet", "tensorboard"):
+        done = command("export", job_id, "--format", kind, "--output", str(tmp_path), home=home)
+        assert (done.returncode, "has no whole epoch to export." in done.stderr) == (1, True), kind
+    assert [job.id for job in store.jobs()] == [job_id], "an engine was asked"
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
     (tmp_path / "there").touch()
-    done = command("export", job_id, "--format", "csv", "--output", str(tmp_path / "there"), home=home)
+    run = finished_run(store, epochs=1)
+    done = command("export", run.id, "--format", "csv", "--output", str(tmp_path / "there"), home=home)
     assert (done.returncode, "exists already" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("kind", ["csv", "py", "keras", "tensorboard"])
+@pytest.mark.parametrize("place", ["/proc/x", f"{'x' * 300}.csv"])
+def test_a_place_that_takes_no_file_is_told_before_an_engine_works(home, store, tmp_path, kind, place):
+    run = finished_run(store)
+    target = tmp_path / place
+    done = command("export", run.id, "--format", kind, "--output", str(target), home=home)
+    assert done.returncode == 2
+    assert f"Error: {target} cannot be written (" in done.stderr
+    assert "Hint: Name another file with --output." in done.stderr
+    assert [job.id for job in store.jobs()] == [run.id]
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "ipynb", "keras"])
+def test_a_disk_without_room_for_the_file_is_told_and_nothing_left(home, store, tmp_path, monkeypatch, kind):
+    run = finished_run(store)
+    made = exported(store.checkpoints(run.id), order(run, "keras", "best"))
+
+    def engine_makes_it(*_):
+        made.parent.mkdir(parents=True)
+        made.write_text("whole")
+        return replace(run, kind=Kind.EXPORT)
+
+    def write(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("core.commands.results.follow", engine_makes_it)
+    monkeypatch.setattr("shutil.move", write)
+    monkeypatch.setattr(Path, "write_bytes", write)
+    arguments = ["export", run.id, "--format", kind, "--home", str(home), "--output", str(tmp_path / "x")]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"Error: {tmp_path / 'x'} cannot be written (No space left on device).")
+    assert not made.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
+def test_event_files_of_no_epoch_are_not_made_for_want_of_a_smaller_batch(store, run_job):
+    run = store.job(store.submit(Kind.TRAIN, {}))
+    store.request_stop(run.id)
+    job = run_job(Kind.EXPORT, order(run, "tensorboard", "last"))
+    assert job.status is Status.FAILED
+    assert job.error["message"] == f"Run {run.id} has no whole epoch to export."
+
+
+def test_the_page_offers_no_history_of_a_run_without_one(show, store):
+    prepared(store)
+    config = parse_config({"data": {"dataset": "synthetic"}}).model_dump(mode="json")
+    run_id = store.submit(Kind.TRAIN, config)
+    store.request_stop(run_id)
+    app = show("pages/training.py", run=run_id)
+    assert [button.label for button in app.get("download_button")] == ["Python script", "Notebook"]
+    app = show("pages/training.py", run=finished_run(store, epochs=1).id)
+    assert "History, CSV" in [button.label for button in app.get("download_button")]
 
 
 @pytest.mark.skipif(not shutil.which(CHROMIUM), reason=f"needs {CHROMIUM}")

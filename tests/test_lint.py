@@ -6,17 +6,20 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import nbformat
 import numpy as np
 import pytest
 from conftest import Open, command
 from hypothesis import given
 from hypothesis import strategies as st
+from nbformat import v4
 
 from core.analysis.lint import check_config
 from core.analysis.script_lint import check_script
 from core.config import parse_config
 from core.corpus import Corpus
 from core.errors import ConfigError
+from core.exports import code_file
 from tests.page_app import sound, texts
 
 _CONFIGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -241,11 +244,62 @@ model.compile("adam", loss=SparseCategoricalCrossentropy(True))
         ("x = 1\n" * 50_000, "300,000 bytes; up to 200,000"),
         ("x = " + "-" * 90_000 + "1", "cannot be read|nested too deeply|not Python"),
         ("a" + ".b" * 60_000, "cannot be read|nested too deeply|not Python"),
+        *((f"reuters{'.b' * deep}.load_data()", "nested too deeply") for deep in (450, 900)),
+        ('{"val_loss": [1.5, 1.4]}', "JSON, but not a notebook"),
+        ("[1, 2]", "JSON, but not a notebook"),
+        ('{"cells": [{"cell_type": "code"}]}', "JSON, but not a notebook"),
+        ('{"cells": [{"cell_type": "code", "sour', "not Python"),
+        ("[" * 100_000, "cannot be read|nested too deeply|not Python"),
     ],
 )
 def test_what_cannot_be_read_is_said(source, words):
     with pytest.raises(ConfigError, match=words):
         check_script(source)
+
+
+_PICTURE = v4.new_output("display_data", {"image/png": "A" * 300_000})
+
+
+def _notebook(*cells: str) -> str:
+    made = [v4.new_markdown_cell("# Words: (")]
+    made += [v4.new_code_cell(cell, outputs=[_PICTURE]) for cell in cells]
+    return nbformat.writes(v4.new_notebook(cells=made))
+
+
+_SPOILED_CELLS = [
+    *(
+        "!pip install \\\n  keras\n%matplotlib inline\nfiles = !ls {home}\nkeras?",
+        "%%bash\nfor x in *; do echo\ndone",
+    ),
+    "rows = (7\n  % 4)\nmodel.add(Dense(46))\nif rows:\n    %reload_ext tensorboard\n",
+    "%%time\nmodel.add(Softmax())\n\nmodel.compile('adam', loss=SparseCategoricalCrossentropy(True))",
+    "",
+    "limit = LogicalDeviceConfiguration(1024)\nset_memory_growth(gpu, True)",
+]
+
+
+def test_a_notebooks_cells_are_read_and_lines_counted_in_each():
+    found = check_script(_notebook(*_SPOILED_CELLS))
+    assert [(one.rule, one.cell, one.line) for one in found] == [
+        ("softmax-from-logits", 4, 4),
+        ("memory-growth-with-limits", 6, 2),
+    ]
+    assert "the limit in line 1 of code cell 6" in found[1].remedy
+    assert check_script(_notebook(*_GOOD.split("\n\n"))) == []
+
+
+def test_a_cell_that_is_not_python_is_named():
+    with pytest.raises(ConfigError, match=r"Line 2 of code cell 2 is not Python: .* Correct the cell"):
+        check_script(_notebook("x = 1", "y = 1\nz = = 2"))
+    with pytest.raises(ConfigError, match="300,000 bytes; up to 200,000"):
+        check_script(_notebook(*["x = 1\n" * 10_000] * 5))
+
+
+def test_the_notebook_to_take_home_has_no_finding_of_its_own():
+    config = parse_config({"model": {"from_logits": True}})
+    rules = {finding.rule for finding in check_script(code_file(config, "ipynb").decode())}
+    assert rules == {finding.rule for finding in check_script(code_file(config, "py").decode())}
+    assert "softmax-from-logits" in rules
 
 
 @given(st.text(max_size=200))
@@ -290,6 +344,16 @@ def test_the_command_line_names_file_and_line(tmp_path):
     assert "Traceback" not in broken.stderr
 
 
+def test_the_command_line_names_a_notebooks_cell_and_line(tmp_path):
+    notebook = tmp_path / "train.ipynb"
+    notebook.write_text(_notebook(*_SPOILED_CELLS))
+    told = command("lint", notebook)
+    assert (told.returncode, told.stderr) == (1, "")
+    assert f"\n{notebook}:cell 6:2: memory-growth-with-limits: " in told.stdout
+    as_json = json.loads(command("lint", notebook, "--json").stdout)
+    assert [(one["cell"], one["line"]) for one in as_json] == [(4, 4), (6, 2)]
+
+
 def test_the_training_page_tells_before_the_start_and_puts_it_right(show: Open):
     app = show("pages/training.py", training__batch_size="256", training__patience="3")
     assert "Before you start: 2 findings" in texts(app)
@@ -328,5 +392,13 @@ def test_a_script_of_ones_own_is_checked_on_the_page(show: Open):
     assert [code.value for code in app.code][-1] == "name = 'COLAB_TPU_ADDR'"
     app = sound(app.text_area(key="script").set_value(_GOOD).run())
     assert "None of the classic mistakes" in app.success[0].value
+    app = sound(app.text_area(key="script").set_value(_notebook(*_SPOILED_CELLS)[:-2]).run())
+    assert "is not Python" in app.error[0].value
+    small = json.loads(_notebook(*_SPOILED_CELLS))
+    for cell in small["cells"]:
+        cell["outputs"] = []
+    app = sound(app.text_area(key="script").set_value(json.dumps(small)).run())
+    assert "Line 2 of code cell 6" in texts(app)
+    assert [code.value for code in app.code][-1] == "set_memory_growth(gpu, True)"
     app = sound(app.text_area(key="script").set_value("def (").run())
     assert "Line 1 is not Python" in app.error[0].value

@@ -214,6 +214,15 @@ def test_no_address_breaks_a_page(show: Open, store: Store, value: str) -> None:
         assert len(texts(app)) < 10_000, "it repeats what it was given"
 
 
+@pytest.mark.parametrize("page", ["training", "evaluate", "take_home"])
+def test_an_address_with_the_id_of_a_job_that_is_no_run(show: Open, store: Store, page: str) -> None:
+    prepared(store)
+    job = answered(store, Kind.INSPECT, {}, MACHINE)
+    app = show(f"pages/{page}.py", run=job.id)
+    assert f"'{job.id}' is no run but a job of kind inspect" in texts(app)
+    assert not app.get("download_button")
+
+
 @given(
     text=st.text()
     | st.sampled_from(list(HOSTILE.values()))

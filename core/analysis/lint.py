@@ -31,8 +31,9 @@ class Finding:
         why: Why that matters.
         effect: What it was measured to do here, or is known to do.
         remedy: What to do.
-        line: Where in a script, from 1; None for a configuration.
+        line: Where in a script, or in the cell of a notebook, from 1; None for a configuration.
         settings: Settings by dotted name that put it right; empty where there is no single answer.
+        cell: Which of a notebook's code cells, from 1.
     """
 
     rule: str
@@ -42,6 +43,7 @@ class Finding:
     remedy: str
     line: int | None = None
     settings: tuple[tuple[str, Any], ...] = ()
+    cell: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The fields by name."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from core.analysis.lint import Finding, colab_tpu_addr, softmax_from_logits, validation_on_test
-from core.analysis.script_syntax import Call, Script, name_of, parse_script, text_of
+from core.analysis.script_syntax import Call, Script, name_of, parse_script, text_of, where
 from core.corpus import CLASSES, VOCABULARY
+from core.errors import ConfigError
 
 _PROBABILITY_LOSSES = {"sparse_categorical_crossentropy", "categorical_crossentropy"}
 _LOSS_CLASSES = {"SparseCategoricalCrossentropy", "CategoricalCrossentropy"} | _PROBABILITY_LOSSES
@@ -22,13 +24,13 @@ _ACTIVATION_AT: dict[str, int | None] = {"Dense": 1, "Activation": 0, "Softmax":
 
 
 def check_script(source: str) -> list[Finding]:
-    """Looks for the classic mistakes in a script, by the line.
+    """Looks for the classic mistakes in a script or notebook, by the line.
 
     Names are followed through plain assignments; what a script computes at run time stays unknown, and
     about what is unknown nothing is claimed.
 
     Args:
-        source: Python.
+        source: Python, or a notebook's JSON.
 
     Returns:
         Findings, the first line first.
@@ -36,7 +38,19 @@ def check_script(source: str) -> list[Finding]:
     Raises:
         ConfigError: It is no Python, or too long.
     """
-    return sorted(_findings(parse_script(source)), key=lambda finding: finding.line or 0)
+    try:
+        script = parse_script(source)
+        return [_placed(found, script) for found in sorted(_findings(script), key=lambda one: one.line or 0)]
+    except RecursionError:
+        raise ConfigError(
+            "The script is nested too deeply to be read.", "Give the part that trains."
+        ) from None
+
+
+def _placed(finding: Finding, script: Script) -> Finding:
+    assert finding.line is not None
+    line, cell = script.place(finding.line)
+    return replace(finding, line=line, cell=cell)
 
 
 def _findings(script: Script) -> Iterator[Finding]:
@@ -118,7 +132,7 @@ def _devices(script: Script) -> Iterator[Finding]:
             "Memory growth and a memory limit are both set.",
             "TensorFlow takes one of the two for a GPU.",
             "It ends in ValueError: Cannot set memory growth on device when virtual devices configured.",
-            f"Leave out this line, or the limit in line {limits[0].line}.",
+            f"Leave out this line, or the limit in {where(*script.place(limits[0].line))}.",
             call.line,
         )
     batches = [size for call in script.of("batch") if (size := script.number(call.argument("batch_size", 0)))]

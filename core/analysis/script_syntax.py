@@ -1,4 +1,4 @@
-"""A training script as the linter sees it: its calls, what its names were given, and where things stand."""
+"""A script or notebook as the linter sees it: its calls, what names were given, and where things stand."""
 
 from __future__ import annotations
 
@@ -8,53 +8,75 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from core.analysis.notebook_cells import code_cells, without_magics
 from core.errors import ConfigError
 
 MAX_BYTES = 200_000
-"""Longest script that is read."""
+"""Longest code that is read."""
+_MAX_FILE = 50_000_000
+"""Longest file: a notebook holds its pictures, too."""
 
 
 def read_script(path: Path) -> str:
-    """The text of a script's file.
+    """The text of a script's or notebook's file.
 
     Raises:
         ConfigError: It cannot be read, or is no text.
     """
     try:
         with tokenize.open(path) as file:
-            return file.read(MAX_BYTES + 1)
+            return file.read(_MAX_FILE + 1)
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}.", "Give a Python script.") from None
+        raise ConfigError(f"{path} cannot be read: {error}.", "Give a Python script or a notebook.") from None
 
 
 def parse_script(source: str) -> Script:
-    """Reads a script, from top to bottom.
+    """Reads a script, or a notebook's JSON, from top to bottom.
 
     Raises:
         ConfigError: It is no Python, or too long.
+        RecursionError: It is nested too deeply.
     """
-    size = len(source.encode(errors="replace"))
+    cells = code_cells(source)
+    parts = [source] if cells is None else cells
+    size = sum(len(part.encode(errors="replace")) for part in parts)
     if size > MAX_BYTES:
         raise ConfigError(
             f"The script has {size:,} bytes; up to {MAX_BYTES:,} are read.", "Give the part that trains."
         )
+    script = Script(cells)
+    above = 0
+    for number, part in enumerate(parts, 1):
+        tree = _parse(part, None if cells is None else number)
+        ast.increment_lineno(tree, above)
+        script.visit(tree)
+        above += part.count("\n") + 1
+    return script
+
+
+def _parse(source: str, cell: int | None) -> ast.Module:
     try:
-        tree = ast.parse(source)
+        try:
+            return ast.parse(source)
+        except SyntaxError:
+            if cell is None:
+                raise
+            # Only now: a line that begins with % may also go on with an expression.
+            return ast.parse(without_magics(source))
     except SyntaxError as error:
         raise ConfigError(
-            f"Line {error.lineno or 1} is not Python: {error.msg}.",
-            "Lines that begin with ! or % belong to notebooks; leave them out.",
+            f"{where(error.lineno or 1, cell).capitalize()} is not Python: {error.msg}.",
+            "Lines that begin with ! or % belong to notebooks; leave them out, or give the whole notebook."
+            if cell is None
+            else "Correct the cell, or leave it out.",
         ) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise ConfigError(f"The script cannot be read: {error}.", "Give plain Python text.") from None
-    script = Script()
-    try:
-        script.visit(tree)
-    except RecursionError:
-        raise ConfigError(
-            "The script is nested too deeply to be read.", "Give the part that trains."
-        ) from None
-    return script
+
+
+def where(line: int, cell: int | None) -> str:
+    """A line in words, such as ``line 3 of code cell 2``."""
+    return f"line {line}" if cell is None else f"line {line} of code cell {cell}"
 
 
 @dataclass
@@ -92,6 +114,8 @@ class Call:
 class Script(ast.NodeVisitor):
     """What is read off a script from top to bottom; the last value that a name was given counts."""
 
+    cells: list[str] | None = None
+    """Of a notebook; everything has the line that it would have were they one script."""
     calls: list[Call] = field(default_factory=list)
     values: dict[str, ast.expr] = field(default_factory=dict)
     """What names were last given."""
@@ -149,6 +173,15 @@ class Script(ast.NodeVisitor):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             return [*self._methods(node.func.value), node.func.attr]
         return []
+
+    def place(self, line: int) -> tuple[int, int | None]:
+        """Where people find a line: its number in its cell, and the cell, which a script has none of."""
+        for number, cell in enumerate(self.cells or (), 1):
+            lines = cell.count("\n") + 1
+            if line <= lines:
+                return line, number
+            line -= lines
+        return line, None
 
     def of(self, *names: str) -> list[Call]:
         """The calls of these, whatever they are attributes of."""

@@ -1,4 +1,4 @@
-"""Commands about what comes from elsewhere: the log of a training, a script of one's own."""
+"""Commands about what comes from elsewhere: the log of a training, a script or notebook of one's own."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def diagnose(ctx: click.Context, file: Path, classes: int | None, home: Path | N
 @shared
 @click.pass_context
 def lint(ctx: click.Context, file: Path, home: Path | None, as_json: bool) -> None:  # noqa: ARG001
-    """Look through a training script for the classic mistakes of distributed training.
+    """Look through a training script or notebook for the classic mistakes of distributed training.
 
     FILE is read, never run. Exit code 0: none found; 1: some; 2: it cannot be read.
     """
@@ -49,7 +49,8 @@ def lint(ctx: click.Context, file: Path, home: Path | None, as_json: bool) -> No
         print_json([finding.to_json() for finding in found])
     else:
         for finding in found:
-            click.echo(f"{file}:{finding.line}: {finding.rule}: {finding.what}")
+            cell = "" if finding.cell is None else f"cell {finding.cell}:"
+            click.echo(f"{file}:{cell}{finding.line}: {finding.rule}: {finding.what}")
             click.echo(f"  {finding.why} {finding.effect}\n  {finding.remedy}")
         if not found:
             click.echo("None of the classic mistakes found.")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,10 @@ from core import corpus, predictions
 from core.commands.options import Choice, print_json, settled_store, shared, wants_json
 from core.config import parse_config
 from core.errors import ConfigError
-from core.exports import Format, Which, code_file, configuration, exported, history_file, order
+from core.exports import Format, Which, code_file, configuration, exported, history_file, order, whole_epochs
 from core.records import Kind, Status
 from core.terminal import echo_error, follow
+from core.whole_files import replacing
 from core.words import plural
 
 
@@ -29,7 +32,7 @@ def evaluate(ctx: click.Context, run_id: str, which: Which, home: Path | None, a
     from core.analysis.evaluation import evaluate as judge  # noqa: PLC0415
 
     store = settled_store(ctx, home)
-    run = store.job(run_id)
+    run = store.run(run_id)
     asked = predictions.order(run, which)
     file = predictions.predicted(store.checkpoints(run_id), asked)
     if not file.exists():
@@ -79,17 +82,20 @@ def export(
 ) -> None:
     """Write a run's model, history, TensorBoard event files, or its code in plain Keras, to a file."""
     store = settled_store(ctx, home)
-    run = store.job(run_id)
-    asked: dict[str, Any] = {"run_id": run_id, "format": kind, "epoch": store.epochs_done(run)}
+    run = store.run(run_id)
+    asked: dict[str, Any] = {"run_id": run_id, "format": kind}
     if kind in ("csv", "json", "parquet"):
+        asked["epoch"] = whole_epochs(store, run)
         target = _target(output, f"{run_id}-history.{kind}")
-        target.write_bytes(history_file(store, run, kind))
+        history = history_file(store, run, kind)
+        _write(target, lambda aside: aside.write_bytes(history))
     elif kind in ("py", "ipynb"):
-        asked = {"run_id": run_id, "format": kind}
         code = code_file(configuration(run), kind, run_id)
         target = _target(output, f"{run_id}.{kind}")
-        target.write_bytes(code)
+        _write(target, lambda aside: aside.write_bytes(code))
     else:
+        if kind == "tensorboard":
+            whole_epochs(store, run)  # or no engine need be started
         asked = order(run, kind, which)
         made = exported(store.checkpoints(run_id), asked)
         target = _target(output, made.name)
@@ -97,7 +103,10 @@ def export(
         if job.status is not Status.COMPLETED:
             echo_error(job)
             ctx.exit(1)
-        shutil.move(made, target)
+        try:
+            _write(target, lambda aside: shutil.move(made, aside))
+        finally:
+            made.unlink(missing_ok=True)  # it is quickly made again, and would take room for ever
     if wants_json(ctx, as_json):
         print_json({**asked, "file": str(target)})
     else:
@@ -106,12 +115,32 @@ def export(
 
 
 def _target(output: Path | None, name: str) -> Path:
+    """Where the file goes. It is tried here, so that no engine works for a place that takes none."""
     target = (output or Path()).absolute()
-    if target.is_dir():
-        target /= name
-    if target.exists() or not target.parent.is_dir():
-        raise ConfigError(
-            f"{target} exists already." if target.exists() else f"There is no folder {target.parent}.",
-            "Name another file with --output.",
-        )
+    with _told(target):
+        if target.is_dir():
+            target /= name
+        if target.exists() or not target.parent.is_dir():
+            raise ConfigError(
+                f"{target} exists already." if target.exists() else f"There is no folder {target.parent}.",
+                "Name another file with --output.",
+            )
+        _write(target, Path.touch)
+        target.unlink()
     return target
+
+
+def _write(target: Path, write: Callable[[Path], object]) -> None:
+    with _told(target), replacing(target) as aside:
+        write(aside)
+
+
+@contextmanager
+def _told(target: Path) -> Iterator[None]:
+    """Says it in words where a file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"{target} cannot be written ({error.strerror or error}).", "Name another file with --output."
+        ) from error

@@ -52,14 +52,16 @@ def show(ctx: click.Context, run_id: str, home: Path | None, as_json: bool) -> N
     if wants_json(ctx, as_json):
         print_json(about)
         return
-    click.echo(f"Run {run_id} {about['status']}, {about['model']['params'] or 0:,} parameters")
+    params = about["model"]["params"]
+    click.echo(f"Run {run_id} {about['status']}" + (f", {params:,} parameters" if params else ""))
     for epoch in about["history"]:
         values = "  ".join(
             f"{name} {'–' if value is None else f'{value:.4f}'}"
             for name, value in epoch.items()
             if name not in ("epoch", "duration_s")
         )
-        click.echo(f"epoch {epoch['epoch']:>3}  {epoch['duration_s']:.1f} s  {values}")
+        took = epoch.get("duration_s")  # unknown of an import, or where an engine died between two rows
+        click.echo(f"epoch {epoch['epoch']:>3}  {'–' if took is None else f'{took:.1f} s'}  {values}")
     click.echo(about["diagnosis"]["sentence"])
 
 
@@ -70,7 +72,7 @@ def show(ctx: click.Context, run_id: str, home: Path | None, as_json: bool) -> N
 def stop(ctx: click.Context, run_id: str, home: Path | None, as_json: bool) -> None:
     """Stop a run; what it has recorded is kept."""
     store = open_store(ctx, home)
-    before = store.job(run_id).status
+    before = store.run(run_id).status
     status = _await_end(store, run_id, store.request_stop(run_id))
     if wants_json(ctx, as_json):
         print_json({"run_id": run_id, "status": str(status)})
@@ -89,6 +91,7 @@ def stop(ctx: click.Context, run_id: str, home: Path | None, as_json: bool) -> N
 def pause(ctx: click.Context, run_id: str, home: Path | None, as_json: bool) -> None:
     """Pause a running run and free its devices; `resume` goes on with it."""
     store = settled_store(ctx, home)
+    store.run(run_id)  # or it is told that it is none
     status = _await_end(store, run_id, store.request_pause(run_id))
     if wants_json(ctx, as_json):
         print_json({"run_id": run_id, "status": str(status)})
@@ -112,7 +115,7 @@ def delete(ctx: click.Context, run_ids: tuple[str, ...], home: Path | None, as_j
         click.echo(f"Deleted {plural(len(deleted), 'run')}.")
     left = [run_id for run_id in run_ids if run_id not in deleted]
     for run_id in left:
-        job = store.job(run_id)
+        job = store.run(run_id)
         raise RunStateError(f"Run {run_id} is {job.status}, so it was not deleted.", "Stop it first.")
 
 

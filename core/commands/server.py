@@ -11,7 +11,7 @@ import click
 from core.backup import backup as back_up_store
 from core.backup import restore as restore_store
 from core.commands.options import home_folder, open_store, print_json, shared, wants_json
-from core.errors import EngineError
+from core.errors import ConfigError, EngineError, InvalidDatabase
 from core.health import examine
 from core.launcher import Launcher
 from core.records import Kind
@@ -48,7 +48,10 @@ def restore(ctx: click.Context, file: Path, home: Path | None, as_json: bool) ->
     those that were queued are still queued, and start with the next dashboard.
     """
     where = home_folder(ctx, home)
-    done = restore_store(where, file)
+    try:
+        done = restore_store(where, file)
+    except InvalidDatabase as error:
+        raise ConfigError(error.message, error.hint) from error
     if wants_json(ctx, as_json):
         kept = None if done.kept is None else str(done.kept)
         print_json({"home": str(where), "runs": done.runs, "lost": done.lost, "kept": kept})

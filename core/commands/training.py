@@ -147,13 +147,14 @@ def resume(
 ) -> None:
     """Go on with a run that ended early, after its last whole epoch."""
     store = settled_store(ctx, home)
+    run = store.run(run_id)
     if logical_devices is None and strategy is not None:
         logical_devices = _usual_parts(strategy)
     changes = {"strategy": strategy, "logical_devices": logical_devices}
     changes = {name: value for name, value in changes.items() if value is not None}
     layout = None
     if changes:
-        before = store.job(run_id).config.get("layout", {})
+        before = run.config.get("layout", {})
         layout = parse_config({"layout": {**before, **changes}}).layout
     _train_to_the_end(ctx, store, lambda: store.resume(run_id, layout), quiet=wants_json(ctx, as_json))
 
@@ -166,6 +167,7 @@ def resume(
 def extend(ctx: click.Context, run_id: str, epochs: int, home: Path | None, as_json: bool) -> None:
     """Train a run that has ended for some epochs more."""
     store = settled_store(ctx, home)
+    store.run(run_id)  # or it is told that it is none
     _train_to_the_end(ctx, store, lambda: store.extend(run_id, epochs), quiet=wants_json(ctx, as_json))
 
 

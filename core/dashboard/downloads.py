@@ -55,16 +55,17 @@ def downloads(store: Store, job: Job) -> None:
 
 
 def _files(files: FileButtons, store: Store, job: Job) -> None:
-    with st.container(horizontal=True):
-        for history, name in _HISTORIES.items():
-            files.button(
-                f"History, {name}",
-                partial(_history, store, job, history),
-                f"{job.id}-history.{history}",
-                key=f"export_{history}",
-            )
-        if job.checkpoint_epochs:
-            _ordered(files, store, job, "tensorboard", "last", label="History, TensorBoard event files")
+    if store.epochs_done(job):
+        with st.container(horizontal=True):
+            for history, name in _HISTORIES.items():
+                files.button(
+                    f"History, {name}",
+                    partial(_history, store, job, history),
+                    f"{job.id}-history.{history}",
+                    key=f"export_{history}",
+                )
+            if job.checkpoint_epochs:
+                _ordered(files, store, job, "tensorboard", "last", label="History, TensorBoard event files")
     for which in get_args(Which):
         with st.container(horizontal=True):
             for model, use in _MODELS.items():
@@ -97,7 +98,7 @@ def code_buttons(files: FileButtons, config: RunConfig, run_id: str) -> None:
 
 def _history(store: Store, job: Job, kind: HistoryFormat) -> bytes:
     # Looked up again: of a run that was deleted meanwhile nothing would be left but the columns' names.
-    return history_file(store, store.job(job.id), kind)
+    return history_file(store, store.run(job.id), kind)
 
 
 def made(store: Store, asked: dict[str, Any], file: Path) -> bytes:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import streamlit as st
 
 from core.analysis.lint import Finding
+from core.analysis.notebook_cells import code_cells
 from core.analysis.script_lint import check_script
-from core.analysis.script_syntax import MAX_BYTES
+from core.analysis.script_syntax import MAX_BYTES, where
 from core.dashboard import units
 from core.dashboard.messages import plain, problem
 from core.errors import ConfigError
@@ -36,10 +37,11 @@ def config_findings(found: Sequence[Finding]) -> None:
 
 
 def script_checker() -> None:
-    """A field for a script of one's own, and what is wrong with it."""
+    """A field for a script or notebook of one's own, and what is wrong with it."""
     st.caption(
-        "Paste a training script: it is read, never run, and looked through for the classic mistakes of"
-        " distributed training. What it computes while it runs stays unknown."
+        "Paste a training script, or the whole text of a notebook's file: it is read, never run, and looked"
+        " through for the classic mistakes of distributed training. What it computes while it runs stays"
+        " unknown."
     )
     source = st.text_area(
         "Script", key="script", height=240, max_chars=MAX_BYTES, placeholder="import tensorflow as tf\n…"
@@ -52,11 +54,14 @@ def script_checker() -> None:
         problem(error.message, error.hint)
         return
     if not found:
-        st.success("None of the classic mistakes is in this script.", icon=":material/check_circle:")
-    lines = re.split(r"\r\n|\r|\n", source)  # as Python counts them; splitlines also parts at form feeds
+        st.success("None of the classic mistakes is in this code.", icon=":material/check_circle:")
+    cells = code_cells(source) or [source]
     for finding in found:
         assert finding.line is not None
-        st.markdown(f":orange[:material/rule:] **Line {finding.line}**")
+        code = cells[(finding.cell or 1) - 1]
+        lines = re.split(r"\r\n|\r|\n", code)  # as Python counts them; splitlines also parts at form feeds
+        place = where(finding.line, finding.cell).capitalize()
+        st.markdown(f":orange[:material/rule:] **{place}**")
         st.code(lines[finding.line - 1].strip(), language="python")
         st.markdown(f"**{plain(finding.what)}**")
         _explain(finding)

@@ -57,7 +57,7 @@ class Reading:
         self._reading = threading.Lock()
         self._read_at = 0.0
         self._heard_at = time.monotonic()
-        self.job: Job = store.job(run_id)
+        self.job: Job = store.run(run_id)
         self._is_next = False
         self.versions = Versions()
         self._forget()

@@ -26,7 +26,7 @@ from core.engine.models import ReplicatedModel
 from core.engine.one_step import take_apart
 from core.engine.trained import trained
 from core.errors import DiskFull, StoreError
-from core.exports import exported
+from core.exports import exported, whole_epochs
 from core.records import Job, Kind
 from core.store import Store
 
@@ -121,10 +121,11 @@ def _check(task: Task) -> dict[str, Any]:
 
 def _export(task: Task) -> dict[str, Any]:
     asked, store = task.job.config, task.store
-    run = store.job(asked["run_id"])
+    run = store.run(asked["run_id"])
     target = exported(store.checkpoints(run.id), asked)
     target.parent.mkdir(parents=True, exist_ok=True)
     if asked["format"] == "tensorboard":
+        whole_epochs(store, run)
         export_event_files(store.metrics(run, per="epoch"), target)
     else:
         values = Checkpoints(store.checkpoints(run.id)).model(asked["which"], asked["epoch"])
@@ -152,7 +153,7 @@ def _model(task: Task) -> tuple[RunConfig, ReplicatedModel]:
     """The run that a job asks about, and its model of the epoch that it names."""
     asked, store = task.job.config, task.store
     task.outbox.phase = "reading the checkpoint"
-    run = store.job(asked["run_id"])
+    run = store.run(asked["run_id"])
     values = Checkpoints(store.checkpoints(run.id)).model(asked["which"], asked["epoch"])
     config = parse_config(run.config)
     return config, trained(config, values)
