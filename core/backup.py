@@ -12,7 +12,7 @@ import secrets
 import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,7 +67,7 @@ def backup(home: Path, file: Path) -> int:
             f"There is no run store in {home}.",
             "Name the folder that has one with --home or MIRRORBOARD_HOME.",
         )
-    if file.exists():
+    if _exists(file):
         raise StoreError(f"{file} exists already.", "Choose another name, or delete it first.")
     if not file.parent.is_dir():
         raise StoreError(f"There is no folder {file.parent}.", "Make it first, or choose another.")
@@ -95,7 +95,7 @@ def restore(home: Path, file: Path) -> Restored:
         InvalidDatabase: The backup is damaged, newer than this code or none.
         StoreError: Somebody uses the store, or its folder cannot be written.
     """
-    if not file.is_file():
+    if not _exists(file) or not file.is_file():
         raise InvalidDatabase(
             f"There is no backup {file}.", "Give the file that `python -m core backup` made."
         )
@@ -116,6 +116,13 @@ def restore(home: Path, file: Path) -> Restored:
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return Restored(len(known), lost, kept)
+
+
+def _exists(file: Path) -> bool:
+    try:
+        return file.exists()
+    except OSError:  # its name is too long, say
+        return False
 
 
 def _copy(source: Path, target: Path) -> int:
@@ -257,4 +264,5 @@ def _move_aside(home: Path, known: Sequence[Job]) -> Path | None:
 
 def _discard(file: Path) -> None:
     for suffix in ("", "-journal", "-wal", "-shm"):
-        file.with_name(f"{file.name}{suffix}").unlink(missing_ok=True)
+        with suppress(OSError):  # it could not be made either
+            file.with_name(f"{file.name}{suffix}").unlink(missing_ok=True)

@@ -273,3 +273,14 @@ def test_a_full_disk_ends_the_backup_with_a_message_and_leaves_nothing(home, fil
     assert "disk has room" in done.stderr
     assert "Traceback" not in done.stderr
     assert list(folder.iterdir()) == []
+
+
+def test_a_name_that_is_too_long_is_refused_in_words(home, filled, tmp_path):
+    name = str(tmp_path / ("x" * 300))
+    for arguments, code, said in (
+        (("backup", name), 1, "could not be copied"),
+        (("restore", name), 2, "There is no backup"),
+    ):
+        done = command(*arguments, home=home)
+        assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+        assert said in done.stderr
