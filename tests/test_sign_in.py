@@ -139,6 +139,9 @@ class Visitor:
                 widgets.add(id=element.id, string_value="forged")
             elif name.startswith("tags_"):
                 widgets.add(id=element.id).string_array_value.data.append("forged")
+        # The browser knows nothing of this run: beginning in the middle of one of its own, it would take the
+        # one's elements for leftovers of the other.
+        settled(self.page)
         self.alerts, done = [], self.finished
         self.server.send(message.SerializeToString())
         wait_for(
@@ -334,6 +337,7 @@ class Walk:
         run = self.run_of(OTHER, lambda store: finished_run(store, epochs=2))
         self.visitor.open("training", run=run.id)
         page = self.visitor.page
+        settled(page)  # a button that is clicked while it is drawn anew downloads nothing
         self.visitor.unfold("Take it away")
         for kind in ("csv", "json", "parquet", "py", "ipynb"):
             with page.expect_download() as free:
