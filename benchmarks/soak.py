@@ -38,11 +38,13 @@ from core.store import Store
 from tests.browser_app import dashboard
 
 ROOT = Path(__file__).parent.parent
+EPOCHS = 30
+"""So many that a run still trains when harm comes to it, on a fast machine too."""
 CONFIG: dict[str, Any] = {
     "layout": {"strategy": "single", "logical_devices": 1},
     "data": {"dataset": "synthetic", "max_len": 40},
     "model": {"optimizer": "sgd", "embedding_size": 2, "filters": [8, 8]},
-    "training": {"epochs": 3, "batch_size": 256},
+    "training": {"epochs": EPOCHS, "batch_size": 256},
 }
 STEPS = 36
 """Of an epoch."""
@@ -54,6 +56,7 @@ _SEEN_S = 20.0
 COLUMNS: Columns = {
     "runs": ("Runs", "{:,}"),
     "fates": ("Fates", "{}"),
+    "in_time": ("Harmed before their end", "{:,}"),
     "wrong": ("Wrong status", "{:,}"),
     "lost": ("Lost rows", "{:,}"),
     "unseen": ("Unseen", "{:,}"),
@@ -111,6 +114,8 @@ class Soak:
         self.server = Server(home)
         self._random = random.Random(seed)  # noqa: S311 - it must come out the same again
         self.fates: dict[str, int] = dict.fromkeys(_FATES, 0)
+        self.in_time = 0
+        """Runs that had not ended when harm came to them."""
         self.wrong = 0
         self.lost = 0
         self.unseen = 0
@@ -173,6 +178,8 @@ class Soak:
         """Waits for a moment after the first checkpoint, in the middle of things."""
         job = self.until(job_id, lambda job: job.status.is_final or job.checkpoint_epochs > 0)
         time.sleep(self._random.uniform(0.0, 0.3))
+        job = self.store.job(job_id)
+        self.in_time += not job.status.is_final
         return job
 
     def _missing(self, job: Job) -> int:
@@ -183,9 +190,9 @@ class Soak:
             for row in self.store.metrics(job, per="epoch")
             if (row.split, row.name) == ("validation", "loss")
         ]
-        whole = 3 if job.status is Status.COMPLETED else job.checkpoint_epochs
+        whole = EPOCHS if job.status is Status.COMPLETED else job.checkpoint_epochs
         if job.status is Status.COMPLETED:
-            wrong = set(steps) ^ set(range(3 * STEPS))
+            wrong = set(steps) ^ set(range(EPOCHS * STEPS))
         else:
             wrong = set(range(whole * STEPS)) - set(steps)
         twice = len(steps) - len(set(steps)) + len(epochs) - len(set(epochs))
@@ -282,6 +289,7 @@ def _measure(soak: Soak, dashboard_pid: int, home: Path, runs: int) -> dict[str,
     return {
         "runs": runs,
         "fates": ", ".join(f"{count} {fate}" for fate, count in soak.fates.items()),
+        "in_time": soak.in_time,
         "wrong": soak.wrong,
         "lost": soak.lost,
         "unseen": soak.unseen,
