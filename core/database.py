@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -125,6 +126,7 @@ _MIGRATIONS = [
 FILE_NAME = "mirrorboard.sqlite3"
 
 _BUSY_TIMEOUT_S = 10.0
+_BUSY_POLL_S = 0.01
 _NO_ROOM_BYTES = 1_000_000
 
 
@@ -221,7 +223,7 @@ class Database:
         )
         try:
             connection.row_factory = sqlite3.Row
-            connection.execute("PRAGMA journal_mode = WAL")
+            _log_ahead(connection)
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("PRAGMA foreign_keys = ON")
         except sqlite3.DatabaseError:
@@ -279,6 +281,24 @@ class Database:
                     "Update Mirrorboard, or choose another folder with MIRRORBOARD_HOME (or --home).",
                 )
             migrate(connection, to=newest_schema())
+
+
+def _log_ahead(connection: sqlite3.Connection) -> None:
+    """Has a database write ahead, which lets readers and one writer work side by side.
+
+    Several processes that open a new database at once get in each other's way, and SQLite does not wait
+    here as it does elsewhere: it answers "database is locked" at once (seen with SQLite 3.40).
+    """
+    deadline = time.monotonic() + _BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(_BUSY_POLL_S)
+        else:
+            return
 
 
 def marks(values: Sequence[Any]) -> str:

@@ -330,7 +330,7 @@ def test_two_trains_in_one_second_run_one_after_the_other(home):
         thread.start()
     for thread in threads:
         thread.join()
-    assert [done.returncode for done in results] == [0, 0]
+    assert [done.returncode for done in results] == [0, 0], [done.stderr for done in results]
     assert sum("waiting behind run" in done.stderr for done in results) == 1
     store = Store(home)
     later, earlier = store.jobs(kinds=[Kind.TRAIN])

@@ -168,6 +168,22 @@ def test_a_newer_schema_is_refused(home, store):
         Store(home)
 
 
+def test_a_new_store_waits_for_who_is_making_it_too(home):
+    """SQLite says at once that a database is locked while its journal is to be changed."""
+    home.mkdir(exist_ok=True)
+    maker = sqlite3.connect(home / "mirrorboard.sqlite3", isolation_level=None, check_same_thread=False)
+    maker.execute("BEGIN IMMEDIATE")
+    maker.execute("CREATE TABLE theirs (id INTEGER)")
+    done = threading.Timer(0.5, maker.execute, ["COMMIT"])
+    done.start()
+    store = Store(home)
+    store.submit(Kind.TRAIN, {})
+    assert len(store.jobs()) == 1
+    store.close()
+    done.join()
+    maker.close()
+
+
 def test_opening_a_store_again_keeps_what_is_in_it(home, store):
     job_id = store.submit(Kind.TRAIN, {"a": [1, None, "ü"]})
     again = Store(home)
