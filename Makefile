@@ -1,6 +1,6 @@
 # make run   sets everything up and opens the dashboard
 # make test  sets everything up and runs all checks and tests
-# Needs Python 3.11, 3.12 or 3.13. On Debian and Ubuntu, missing system packages are installed.
+# Needs Python 3.11, 3.12 or 3.13. On Debian and Ubuntu, missing system packages are installed; ./run begins with make.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || echo python3)
 VENV ?= .venv

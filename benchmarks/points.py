@@ -21,7 +21,7 @@ from benchmarks.tables import Columns, publish
 from core.config import RunConfig
 from core.dashboard.charts import Part
 from core.dashboard.live import RunView
-from core.records import Kind, Metric
+from core.records import Engine, Kind, Metric
 from core.store import Store
 
 _COLUMNS: Columns = {
@@ -46,6 +46,7 @@ def measure(points: int, refreshes: int) -> dict[str, Any]:
         store = Store(Path(folder) / "home")
         config = RunConfig.model_validate({"data": {"dataset": "synthetic"}})
         run_id = store.submit(Kind.TRAIN, config.model_dump(mode="json"))
+        store.add_engine(Engine("nobody", "layout", 1, 0.0, 1, time.time(), None, None))
         job = store.claim([Kind.TRAIN], "nobody")
         assert job is not None
         result = {"steps_per_epoch": max(points // _EPOCHS, _STEPS_PER_EPOCH)}

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from core.errors import LimitExceeded, NotAllowed
 from core.records import Job
 from core.validation import in_words
+from core.words import plural
 
 UNVERIFIED = "sub:"
 """Before the id of a person whose e-mail address the provider does not vouch for."""
@@ -138,23 +139,22 @@ class Limits(_Frozen):
                 "model.filters",
             )
 
-    def check_queue(self, unfinished: int, new: int, what: str, whose: str = "") -> None:
+    def check_queue(self, unfinished: int, new: int, what: str, who: str = "You have") -> None:
         """Refuses more of a person's jobs than may wait and go on at a time.
 
         Args:
             unfinished: What the person has queued or going on.
             new: What shall be added.
-            what: ``runs`` or ``other jobs``.
-            whose: Id of a person who is not the one that asks.
+            what: ``run`` or ``other job``.
+            who: Has them, with the verb, where it is not the person that asks.
 
         Raises:
             LimitExceeded: They are too many.
         """
         if unfinished + new > self.runs:
             raise LimitExceeded(
-                f"{f'{whose} has' if whose else 'You have'} {unfinished:,} {what} queued or going on, and"
-                f" {new:,} more {'is' if new == 1 else 'are'} wanted; this server allows {self.runs:,} at a"
-                " time.",
+                f"{who} {plural(unfinished, what)} queued or going on, and {new:,} more"
+                f" {'is' if new == 1 else 'are'} wanted; this server allows {self.runs:,} at a time.",
                 "Wait until one has ended, or stop one.",
             )
 
@@ -183,12 +183,15 @@ class Roles(_Frozen):
     def of(self, person_id: str) -> Role | None:
         """The highest role that names this person; None where none does."""
         for role, names in ((Role.OWNER, self.owner), (Role.RUNNER, self.runner), (Role.VIEWER, self.viewer)):
-            if any(_is_named(person_id, name.casefold()) for name in names):
+            if any(_is_named(person_id, name) for name in names):
                 return role
         return None
 
 
 def _is_named(person_id: str, name: str) -> bool:
+    # Case matters in a provider's ids (OpenID Connect Core 1.0, section 2), and does not in addresses.
+    if not name.startswith(UNVERIFIED):
+        name = name.casefold()
     if name.startswith("*@"):
         # An id that the provider lets people choose may end like an address.
         return person_id.endswith(name[1:]) and not person_id.startswith(UNVERIFIED)
@@ -228,4 +231,4 @@ def person_id(claims: Mapping[str, Any]) -> str:
     email, subject = claims.get("email"), claims.get("sub")
     if isinstance(email, str) and email and claims.get("email_verified") in (True, "true"):
         return email.casefold()
-    return f"{UNVERIFIED}{subject}".casefold()
+    return f"{UNVERIFIED}{subject}"

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from core.access import Action, Limits, Person
+from core.access import ANYBODY, Action, Limits, Person
 from core.analysis.memory import needed
 from core.config import DeviceLayout, RunConfig, parse_config
 from core.errors import LimitExceeded, RunNotFound
 from core.records import Job, Kind, Metric, Scaling, Status
 from core.retention import require_room
 from core.store import Store
+from core.transitions import extended
 
 _one_at_a_time = threading.Lock()
 """Between counting a person's jobs and adding another."""
@@ -137,9 +138,9 @@ class Gate(Store):
                     for job in self.jobs(statuses=[status for status in Status if not status.is_final])
                     if job.owner == owner and (job.kind is Kind.TRAIN) is runs
                 ]
-                what = "runs" if runs else "other jobs"
-                whose = "" if owner == self.owner else owner
-                self._limits.check_queue(len(unfinished), new, what, whose)
+                what = "run" if runs else "other job"
+                who = "You have" if owner == self.owner else _OTHERS.get(owner, f"{owner} has")
+                self._limits.check_queue(len(unfinished), new, what, who)
             yield
 
     def _check_size(self, kind: Kind, config: dict[str, Any]) -> None:
@@ -155,15 +156,11 @@ class Gate(Store):
             raise exceeded
 
 
+_OTHERS = {"": "The command line has", ANYBODY: "Visitors have"}
+"""Who has what belongs to no person."""
+
 _MODELS = (Kind.TRAIN, Kind.DESCRIBE, Kind.STEP)
 """Jobs that build a model of the settings they are given."""
-
-
-def extended(run: Job, epochs: int) -> RunConfig:
-    """The configuration of a run that trains so many epochs more than it has kept."""
-    config = parse_config(run.config)
-    training = config.training.model_copy(update={"epochs": run.checkpoint_epochs + epochs})
-    return config.model_copy(update={"training": training})
 
 
 def over(

@@ -102,18 +102,18 @@ class Launcher:
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(timeout=10)
-        busy = {job.engine_id for job in self._store.jobs(statuses=ACTIVE)}
-        for engine_id, child in self._children.items():
-            if engine_id not in busy:
-                child.terminate()
-        for engine_id, child in list(self._children.items()):
-            if engine_id not in busy:
-                try:
-                    child.wait(timeout=5)
-                except subprocess.TimeoutExpired:
-                    child.kill()
-                    child.wait()
-                self._forget(engine_id)
+        # An engine that takes a job in this moment keeps it, and one that is ended here takes none.
+        idle = [engine_id for engine_id in self._children if self._store.retire_engine(engine_id)]
+        for engine_id in idle:
+            self._children[engine_id].terminate()
+        for engine_id in idle:
+            child = self._children[engine_id]
+            try:
+                child.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+            self._forget(engine_id)
 
     def _run(self) -> None:
         told = ""

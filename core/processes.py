@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from core.database import Database
-from core.records import Engine
+from core.database import Database, marks
+from core.records import ACTIVE, Engine
 
 
 @cache
@@ -84,6 +84,16 @@ class Processes(Database):
         """Forgets an engine process that has ended."""
         with self.write() as connection:
             connection.execute("DELETE FROM engines WHERE id = ?", (engine_id,))
+
+    def retire_engine(self, engine_id: str) -> bool:
+        """Forgets an engine process that is to be ended, unless it has a job; it is given none any more."""
+        with self.write() as connection:
+            cursor = connection.execute(
+                "DELETE FROM engines WHERE id = ? AND NOT EXISTS"
+                f" (SELECT 1 FROM jobs WHERE engine_id = engines.id AND status IN ({marks(ACTIVE)}))",
+                (engine_id, *ACTIVE),
+            )
+        return cursor.rowcount == 1
 
     def engines(self) -> list[Engine]:
         """The engine processes that were started and not yet found ended."""

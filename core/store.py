@@ -151,7 +151,7 @@ class Store(Transitions):
         """Removes checkpoints of runs that are not in the store, such as when deleting was interrupted."""
         # The folders first: a run is in the store before it has one.
         folders = list((self.home / "checkpoints").glob("*"))
-        known = {job.id for job in self.jobs(kinds=[Kind.TRAIN])}
+        known = {job.id for job in self.jobs(kinds=RUNS)}
         for folder in folders:
             if folder.name not in known:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from core.config import DeviceLayout, parse_config
+from core.config import DeviceLayout, RunConfig, parse_config
 from core.database import marks
 from core.errors import ConfigError, MirrorboardError, RunStateError
 from core.jobs import Jobs
@@ -45,33 +45,44 @@ class Transitions(Jobs):
         """Takes the oldest queued job of these kinds for an engine; of training runs only one at a time.
 
         Returns:
-            The job, now running, or None when there is nothing to do.
+            The job, now running, or None when there is nothing to do or the engine was retired. Asked again
+            because the store did not answer, it is the same job.
         """
         with self.write() as connection:
-            row = connection.execute(
+            engine = connection.execute(
                 f"""
-                SELECT id FROM jobs
-                WHERE status = 'queued' AND kind IN ({marks(kinds)}) AND NOT (
-                    kind = 'train' AND EXISTS (
-                        SELECT 1 FROM jobs AS other
-                        WHERE other.kind = 'train' AND other.status IN ({marks(ACTIVE)})))
-                ORDER BY queued_at, number LIMIT 1
+                SELECT jobs.id AS job FROM engines LEFT JOIN jobs
+                ON jobs.id = engines.job AND jobs.engine_id = engines.id AND jobs.status IN ({marks(ACTIVE)})
+                WHERE engines.id = ?
                 """,
-                (*kinds, *ACTIVE),
+                (*ACTIVE, engine_id),
             ).fetchone()
-            if row is None:
+            if engine is None:
                 return None
-            now = time.time()
-            self._change(
-                connection,
-                row["id"],
-                Status.RUNNING,
-                started_at=now,
-                heartbeat_at=now,
-                engine_id=engine_id,
-            )
-            connection.execute("UPDATE engines SET job = ? WHERE id = ?", (row["id"], engine_id))
-        return self.job(row["id"])
+            job_id = engine["job"] or self._take(connection, kinds, engine_id)
+        return None if job_id is None else self.job(job_id)
+
+    def _take(self, connection: sqlite3.Connection, kinds: Sequence[Kind], engine_id: str) -> str | None:
+        row = connection.execute(
+            f"""
+            SELECT id FROM jobs
+            WHERE status = 'queued' AND kind IN ({marks(kinds)}) AND NOT (
+                kind = 'train' AND EXISTS (
+                    SELECT 1 FROM jobs AS other
+                    WHERE other.kind = 'train' AND other.status IN ({marks(ACTIVE)})))
+            ORDER BY queued_at, number LIMIT 1
+            """,
+            (*kinds, *ACTIVE),
+        ).fetchone()
+        if row is None:
+            return None
+        job_id: str = row["id"]
+        now = time.time()
+        self._change(
+            connection, job_id, Status.RUNNING, started_at=now, heartbeat_at=now, engine_id=engine_id
+        )
+        connection.execute("UPDATE engines SET job = ? WHERE id = ?", (job_id, engine_id))
+        return job_id
 
     def _change(self, connection: sqlite3.Connection, job_id: str, to: Status, **also: Any) -> bool:
         """Moves a job to another state; False when it is not in one that leads there."""
@@ -171,9 +182,8 @@ class Transitions(Jobs):
                 raise ConfigError(
                     f"A run cannot be extended by {epochs:,} epochs.", "Add one or more.", "training.epochs"
                 )
-            config = parse_config(job.config).model_dump(mode="json")
-            config["training"]["epochs"] = job.checkpoint_epochs + epochs
-            self._requeue(connection, job, parse_config(config).model_dump(mode="json"))
+            config = parse_config(extended(job, epochs).model_dump(mode="json"))
+            self._requeue(connection, job, config.model_dump(mode="json"))
         return job_id
 
     def _requeue(self, connection: sqlite3.Connection, job: Job, config: dict[str, Any], **also: Any) -> None:
@@ -258,6 +268,13 @@ class Transitions(Jobs):
             if done and result is not None:
                 connection.execute("UPDATE jobs SET result = ? WHERE id = ?", (to_json(result), job_id))
         return done
+
+
+def extended(run: Job, epochs: int) -> RunConfig:
+    """The configuration of a run that trains so many epochs more than it has kept; they may be too many."""
+    config = parse_config(run.config)
+    training = config.training.model_copy(update={"epochs": run.checkpoint_epochs + epochs})
+    return config.model_copy(update={"training": training})
 
 
 def _refused(job: Job, what: str) -> RunStateError:

@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_play
 from tests.conftest import ROOT, wait_for
 
 BROWSERS = ("chromium", "google-chrome")
-"""Any of these will do; `make test` installs the first where it finds none."""
+"""Any of these will do; `./run test` installs the first where it finds none."""
 CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), BROWSERS[0])
 DESKTOP = (1440, 1000)
 PHONE = (390, 844)

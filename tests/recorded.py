@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -83,12 +84,17 @@ MACHINE: dict[str, Any] = {
 }
 
 
+def claim(store: Store, kinds: Sequence[Kind], engine_id: str) -> Job | None:
+    """What an engine takes that is in the store, though no process belongs to it."""
+    if engine_id not in {engine.id for engine in store.engines()}:
+        store.add_engine(Engine(engine_id, "layout", 1, 0.0, 1, time.time(), None, None))
+    return store.claim(kinds, engine_id)
+
+
 def claimed(store: Store, kind: Kind, config: dict[str, Any]) -> Job:
     """A job in the hands of an engine that does not exist."""
     job_id = store.submit(kind, config)
-    engine_id = f"engine-{job_id}"
-    store.add_engine(Engine(engine_id, "layout", 1, 0.0, 1, time.time(), None, None))
-    job = store.claim([kind], engine_id)
+    job = claim(store, [kind], f"engine-{job_id}")
     assert job is not None
     return job
 

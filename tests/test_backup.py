@@ -19,6 +19,7 @@ from core.engine.checkpoints import Checkpoints
 from core.errors import StoreError
 from core.records import Kind, LogLine, Metric, Status
 from core.store import Store
+from tests.recorded import claim
 
 HOLDER = """
 import sys, time
@@ -34,7 +35,7 @@ time.sleep(600)
 def filled(store):
     """A store with a run that is over, and its values; closed, as after the dashboard's end."""
     job = store.job(store.submit(Kind.TRAIN, LONG))
-    store.claim([Kind.TRAIN], "e")
+    claim(store, [Kind.TRAIN], "e")
     store.report(job, metrics=[Metric("epoch", n, n, "train", "loss", 1.0 / (n + 1), 1.0) for n in range(50)])
     store.report(job, logs=[LogLine(1.0, "info", "mirrorboard", "said")])
     store.finish(job.id, Status.COMPLETED)

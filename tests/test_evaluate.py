@@ -24,7 +24,7 @@ from core.gate import Gate
 from core.predictions import Predictions, order, question
 from core.records import Kind, Status
 from tests.page_app import charts, drawings, texts
-from tests.recorded import answered, claimed, evaluated, finished_run, prepared, running_run
+from tests.recorded import answered, claim, claimed, evaluated, finished_run, prepared, running_run
 
 # Numbers
 
@@ -385,7 +385,7 @@ def test_page_asks_an_engine_once_and_shows_its_stage(show, store):
     (job,) = store.jobs(kinds=[Kind.EVALUATE])
     assert job.config == order(run, "best")
     assert f"Evaluating run {run.id}: waiting" in app.get("progress")[-1].proto.text
-    store.claim([Kind.EVALUATE], "none")
+    claim(store, [Kind.EVALUATE], "none")
     store.report(job, phase="predicting", progress={"done": 512, "of": 2246})
     app = page(show, run=run.id)
     assert "predicting, 512 of 2,246 newswires" in app.get("progress")[-1].proto.text

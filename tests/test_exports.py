@@ -37,7 +37,7 @@ from core.records import Kind, Scaling, Status
 from core.report import history
 from core.store import Store
 from tests.browser_app import CHROMIUM, chromium, dashboard, heading, settled, tab
-from tests.recorded import finished_run, prepared
+from tests.recorded import claim, finished_run, prepared
 
 PREDICT = """
 import json, sys, zipfile
@@ -136,7 +136,7 @@ def test_two_who_ask_for_the_same_file_both_get_it(store):
         done = 0
         while done < 2:
             # As an engine does, which has both files made before anybody looks.
-            if job := store.claim([Kind.EXPORT], "engine"):
+            if job := claim(store, [Kind.EXPORT], "engine"):
                 file.write_bytes(b"zipped")
                 store.finish(job.id, Status.COMPLETED, result={})
                 done += 1

@@ -37,7 +37,7 @@ from core.store import Store
 from core.watchdog import Watchdog
 from tests.browser_app import CHROMIUM, chromium, dashboard, heading, tab
 from tests.page_app import sound, texts
-from tests.recorded import finished_run, prepared, running_run
+from tests.recorded import claim, finished_run, prepared, running_run
 
 
 def training(store, job_id, epochs=1):
@@ -457,7 +457,7 @@ def test_nobody_overtakes_in_the_queue_when_the_clock_is_set_back(store):
     second, third = store.submit(Kind.TRAIN, QUICK), store.submit(Kind.TRAIN, QUICK)
     order = []
     for _ in range(3):
-        job = store.claim([Kind.TRAIN], "a")
+        job = claim(store, [Kind.TRAIN], "a")
         order.append(job.id)
         store.finish(job.id, Status.COMPLETED)
     assert order == [first, second, third]
@@ -467,7 +467,7 @@ def test_an_engine_that_died_with_a_heartbeat_in_the_future_is_buried_at_once(st
     gone = Engine("ab", "layout", 2**22 + 1, 0.0, os.getpid(), time.time(), None, None, boot_id())
     store.add_engine(gone)
     job = store.job(store.submit(Kind.TRAIN, QUICK))
-    store.claim([Kind.TRAIN], gone.id)
+    claim(store, [Kind.TRAIN], gone.id)
     with store.write() as connection:
         connection.execute(
             "UPDATE jobs SET heartbeat_at = heartbeat_at + 7200, started_at = started_at + 7200"

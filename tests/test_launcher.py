@@ -19,6 +19,7 @@ from core.faults import exit_in_words
 from core.launcher import Launcher
 from core.processes import boot_id, is_alive, started_at
 from core.records import Engine, Kind, Status
+from tests.recorded import claim
 
 STARTER = """
 import sys, time
@@ -171,7 +172,7 @@ def test_a_run_that_is_deleted_while_its_engine_ends_is_no_obstacle(store):
     gone = Engine("ab", "layout", 2**22 + 1, 0.0, os.getpid(), time.time(), None, None)
     store.add_engine(gone)
     job_id = store.submit(Kind.TRAIN, QUICK)
-    assert store.claim([Kind.TRAIN], gone.id) is not None
+    assert claim(store, [Kind.TRAIN], gone.id) is not None
     store.finish(job_id, Status.COMPLETED)
     assert store.delete([job_id]) == [job_id]
     Launcher(store).bury_dead_engines()
@@ -300,7 +301,7 @@ def test_a_launcher_does_not_take_its_own_engine_for_lost(store):
     )
     store.add_engine(engine)
     job_id = store.submit(Kind.TRAIN, QUICK)
-    store.claim([Kind.TRAIN], "own")
+    claim(store, [Kind.TRAIN], "own")
     wait_for(lambda: not is_alive(child.pid, engine.pid_started_at, engine.boot_id), 20, "its end")
     time.sleep(3.5)  # a machine so busy that the last heartbeat is long ago
     launcher = Launcher(store, keep_warm=False)

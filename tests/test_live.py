@@ -32,7 +32,7 @@ from core.store import Store
 from tests.browser_app import dashboard
 from tests.conftest import wait_for
 from tests.page_app import Open, charts, sound
-from tests.recorded import finished_run, running_run
+from tests.recorded import claim, finished_run, running_run
 
 LOSS = "Loss: training against validation"
 
@@ -364,7 +364,7 @@ def test_a_run_that_is_about_to_begin_is_looked_at_more_often(store: Store) -> N
     assert not behind.is_starting
     first = view(store, behind.job.id)
     engine_id = "engine"
-    claimed_run = store.claim([Kind.TRAIN], engine_id)
+    claimed_run = claim(store, [Kind.TRAIN], engine_id)
     assert claimed_run is not None
     waiting = view(store, store.submit(Kind.TRAIN, {}))
     assert not waiting.is_starting

@@ -38,6 +38,7 @@ from tests.recorded import (
     MACHINE,
     RESULT,
     answered,
+    claim,
     claimed,
     finished_run,
     prepared,
@@ -321,7 +322,7 @@ def test_a_resumed_run_comes_before_newer_ones_that_have_ended(show: Open, store
     assert "**Run " not in texts(show("pages/training.py"))
     store.resume(older.id)
     assert "A run is queued" in texts(show("streamlit_app.py"))
-    assert store.claim([Kind.TRAIN], "an engine") is not None
+    assert claim(store, [Kind.TRAIN], "an engine") is not None
     waiting = store.submit(Kind.TRAIN, newer.config)
     assert "A run is running" in texts(show("streamlit_app.py"))
     assert f"**Run {older.id}** " in texts(show("pages/training.py"))
@@ -359,7 +360,7 @@ def test_reuters_is_asked_for_once(show: Open, store: Store) -> None:
 def test_what_a_restart_of_the_engines_has_stopped_is_asked_for_again(show: Open, store: Store) -> None:
     preparing = claimed(store, Kind.PREPARE, {"dataset": "reuters"})
     show("pages/model.py")
-    describing = store.claim([Kind.DESCRIBE], "engine")
+    describing = claim(store, [Kind.DESCRIBE], "engine")
     assert describing is not None
     for job in (preparing, describing):
         store.finish(job.id, Status.STOPPED)
@@ -501,7 +502,7 @@ def test_layout_check(show: Open, store: Store) -> None:
         "self_test": tries,
         "log": ["One device."],
     }
-    taken = store.claim([Kind.CHECK], "somebody")
+    taken = claim(store, [Kind.CHECK], "somebody")
     assert taken is not None
     store.finish(taken.id, Status.COMPLETED, result=result)
     app.run()
@@ -573,7 +574,7 @@ def test_model_page(show: Open, store: Store) -> None:
     app = show("pages/model.py")
     assert "Keras is building the model" in texts(app)
     (job,) = store.jobs(kinds=[Kind.DESCRIBE])
-    taken = store.claim([Kind.DESCRIBE], "somebody")
+    taken = claim(store, [Kind.DESCRIBE], "somebody")
     assert taken is not None
     store.finish(job.id, Status.COMPLETED, result=DESCRIPTION)
     sound(app.run())
@@ -596,7 +597,7 @@ def test_model_page(show: Open, store: Store) -> None:
 def test_model_page_shows_what_is_set_on_the_page_training(show: Open, store: Store) -> None:
     query = {"training__learning_rate": "0.05", "training__deterministic": "true"}
     show("pages/model.py", **query)
-    taken = store.claim([Kind.DESCRIBE], "somebody")
+    taken = claim(store, [Kind.DESCRIBE], "somebody")
     assert taken is not None
     assert taken.config["training"] == {"batch_size": 32, "deterministic": True}
     store.finish(taken.id, Status.COMPLETED, result=DESCRIPTION)
@@ -612,7 +613,7 @@ def test_from_logits_experiment_warns_and_is_compiled_and_shown(show: Open, stor
     store.request_stop(plain.id)
     app = show("pages/model.py", model__from_logits="true")
     assert "softmax is applied twice and the loss cannot fall below 2.865" in app.warning[0].value
-    taken = store.claim([Kind.DESCRIBE], "somebody")
+    taken = claim(store, [Kind.DESCRIBE], "somebody")
     assert taken is not None
     assert taken.config["model"]["from_logits"] is True
     store.finish(taken.id, Status.COMPLETED, result=DESCRIPTION)
@@ -811,7 +812,7 @@ def test_a_resumed_run_stands_at_its_checkpoint_until_the_engine_reports(
 ) -> None:
     job = finished_run(store, epochs=epochs, status=Status.LOST)
     store.resume(job.id)
-    assert store.claim([Kind.TRAIN], "an engine") is not None
+    assert claim(store, [Kind.TRAIN], "an engine") is not None
     app = show("pages/training.py", run=job.id)
     bars = {bar.proto.text: bar.proto.value for bar in app.get("progress")}
     assert bars[f"**Run {job.id}**, {text}: starting"] == 10 * epochs

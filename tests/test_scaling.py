@@ -29,7 +29,7 @@ from core.store import Store
 from core.study import configs, possible_replicas, report, shares_devices, stop
 from tests.conftest import ROOT
 from tests.page_app import Open, charts, sound, texts
-from tests.recorded import REFERENCE, RESULT, finished_run, prepared
+from tests.recorded import REFERENCE, RESULT, claim, finished_run, prepared
 
 # Pure numbers
 
@@ -236,7 +236,7 @@ def test_a_study_waits_in_line(store: Store) -> None:
 
 def test_stopping_a_study_leaves_no_run_waiting(store: Store) -> None:
     study = study_of(store, 1, 2, 4)
-    store.claim([Kind.TRAIN], "an engine")
+    claim(store, [Kind.TRAIN], "an engine")
     stop(store, study)
     assert [job.status for job in store.study(study)] == [Status.STOPPING, Status.STOPPED, Status.STOPPED]
 
@@ -348,7 +348,7 @@ def record(
     """The oldest waiting run of a study, done: executions of eight steps, the first epoch slower."""
     engine = f"engine-{study}-{replicas}"
     store.add_engine(Engine(engine, "layout", 1, 0.0, 1, time.time(), None, None))
-    job = store.claim([Kind.TRAIN], engine)
+    job = claim(store, [Kind.TRAIN], engine)
     assert job is not None
     assert (job.study, parse_config(job.config).layout.replicas) == (study, replicas)
     rows, at = [], 1e9
@@ -482,7 +482,7 @@ def moved(store: Store, study: str, replicas: int) -> Job:
     (job,) = [job for job in store.study(study) if parse_config(job.config).layout.replicas == replicas]
     store.report(job, checkpoint={"epochs": 3, "best_epoch": 1, "best_val_loss": 2.0})
     store.resume(job.id, DeviceLayout(strategy="single", logical_devices=1))
-    assert store.claim([Kind.TRAIN], "an engine") is not None
+    assert claim(store, [Kind.TRAIN], "an engine") is not None
     store.finish(job.id, Status.COMPLETED)
     return store.job(job.id)
 
@@ -528,7 +528,7 @@ def test_a_run_that_goes_on_where_it_was_stays_in_its_study(store: Store) -> Non
 
 def test_a_run_of_a_study_that_pauses_is_still_told_of(show: Open, store: Store) -> None:
     study = study_of(store, 1, 2)
-    run = store.claim([Kind.TRAIN], "none")
+    run = claim(store, [Kind.TRAIN], "none")
     assert run is not None
     store.request_pause(run.id)
     app = show("pages/scaling.py", study=study)

@@ -25,7 +25,7 @@ from core.report import add_import
 from core.store import Store
 from tests.browser_app import CHROMIUM, chromium, dashboard, heading, tab
 from tests.page_app import texts
-from tests.recorded import MACHINE, answered, finished_run, prepared
+from tests.recorded import MACHINE, answered, claim, finished_run, prepared
 
 SOURCES = [ROOT / "streamlit_app.py", *(ROOT / "core").rglob("*.py"), *(ROOT / "pages").rglob("*.py")]
 MODULES = {"pickle", "marshal", "shelve", "dill", "joblib", "cloudpickle", "yaml", "tarfile"}
@@ -194,7 +194,7 @@ def test_names_tags_errors_and_log_lines_are_shown_as_text(tmp_path):
         store, [{"epoch": 1, "loss": 1.0, "val_loss": 1.0}], file=f"../../{HARM}", name=HARM + LINK
     )
     failed = store.job(store.submit(Kind.TRAIN, QUICK))
-    store.claim([Kind.TRAIN], "e")
+    claim(store, [Kind.TRAIN], "e")
     store.report(failed, phase=HARM, logs=[LogLine(1.0, "info", "stderr", HARM + LINK)])
     store.finish(failed.id, Status.FAILED, error=EngineError(HARM, LINK), details=HARM)
     first, second = finished_run(store), finished_run(store, epochs=9, status=Status.STOPPED)

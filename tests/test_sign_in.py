@@ -23,7 +23,7 @@ from tests.browser_app import CHROMIUM, DESKTOP, PAGES, chromium, dashboard, hea
 from tests.conftest import ROOT, wait_for
 from tests.controls import ACTIONS
 from tests.identity_provider import provider, secrets_file
-from tests.recorded import MACHINE, answered, claimed, evaluated, finished_run, prepared, running_run
+from tests.recorded import MACHINE, answered, claim, claimed, evaluated, finished_run, prepared, running_run
 
 pytestmark = pytest.mark.skipif(not shutil.which(CHROMIUM), reason=f"needs {CHROMIUM}")
 
@@ -364,7 +364,7 @@ class Walk:
         with page.expect_download() as made:
             self.visitor.control(key).click()
             job = wait_for(
-                lambda: page.wait_for_timeout(50) or self.store.claim([Kind.EXPORT], "e"), 20, "the export"
+                lambda: page.wait_for_timeout(50) or claim(self.store, [Kind.EXPORT], "e"), 20, "the export"
             )
             self.store.finish(job.id, Status.COMPLETED, result={"file": str(file)})
         assert made.value.path().read_bytes() == key.encode()

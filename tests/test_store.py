@@ -15,7 +15,7 @@ from core.errors import ConfigError, LimitExceeded, MirrorboardError, RunNotFoun
 from core.records import RUNS, Engine, Kind, LogLine, Metric, Sample, Status
 from core.store import Store
 from tests.conftest import QUICK
-from tests.recorded import claimed
+from tests.recorded import claim, claimed
 
 
 def engine(engine_id: str, pid: int = 1) -> Engine:
@@ -28,8 +28,9 @@ def test_a_job_is_claimed_once_however_many_engines_ask(home, store):
 
     def take(name: str) -> None:
         mine = Store(home)
-        while (job := mine.claim([Kind.CHECK], name)) is not None:
+        while (job := claim(mine, [Kind.CHECK], name)) is not None:
             claimed.append(job.id)
+            mine.finish(job.id, Status.COMPLETED)
         mine.close()
 
     threads = [threading.Thread(target=take, args=(f"e{n}",)) for n in range(4)]
@@ -43,19 +44,45 @@ def test_a_job_is_claimed_once_however_many_engines_ask(home, store):
 def test_one_training_at_a_time_in_order_and_the_queue_says_behind_whom(store):
     first, second, third = (store.submit(Kind.TRAIN, {}) for _ in range(3))
     store.add_engine(engine("a", pid=4321))
-    running = store.claim([Kind.TRAIN], "a")
+    running = claim(store, [Kind.TRAIN], "a")
     assert running.id == first
     assert running.pid == 4321
-    assert store.claim([Kind.TRAIN], "b") is None
+    assert claim(store, [Kind.TRAIN], "b") is None
     assert [job.id for job in store.ahead_of(store.job(third))] == [first, second]
     store.finish(first, Status.COMPLETED)
     assert store.job(first).pid is None
-    assert store.claim([Kind.TRAIN], "b").id == second
+    assert claim(store, [Kind.TRAIN], "b").id == second
+
+
+def test_an_engine_that_is_to_end_has_a_job_or_gets_none(store):
+    """A launcher ends its idle engines while a command line beside it queues a run."""
+    first, second = (store.submit(Kind.TRAIN, {}) for _ in range(2))
+    for name in ("a", "b"):
+        store.add_engine(engine(name))
+    assert store.claim([Kind.TRAIN], "a").id == first
+    assert not store.retire_engine("a")
+    assert store.retire_engine("b")
+    store.finish(first, Status.COMPLETED)
+    assert store.claim([Kind.TRAIN], "b") is None
+    assert store.job(second).status is Status.QUEUED
+    assert store.retire_engine("a")
+    assert store.engines() == []
+
+
+def test_an_engine_whose_store_did_not_answer_finds_the_job_that_it_took(store, monkeypatch):
+    first, _ = (store.submit(Kind.CHECK, {}) for _ in range(2))
+    store.add_engine(engine("a"))
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "job", lambda _: Store(store.path))  # a file where a folder belongs
+        with pytest.raises(StoreError):
+            store.claim([Kind.CHECK], "a")
+    assert store.job(first).status is Status.RUNNING
+    assert store.claim([Kind.CHECK], "a").id == first
 
 
 def test_a_final_status_never_changes(store):
     job_id = store.submit(Kind.TRAIN, {})
-    store.claim([Kind.TRAIN], "a")
+    claim(store, [Kind.TRAIN], "a")
     assert store.finish(job_id, Status.FAILED, error=MirrorboardError("it broke", "mend it"), details="trace")
     assert not store.finish(job_id, Status.COMPLETED)
     assert store.request_stop(job_id) is Status.FAILED
@@ -71,7 +98,7 @@ def test_a_final_status_never_changes(store):
 
 def test_stop_ends_a_queued_job_at_once_and_asks_a_running_one(store):
     running, queued = store.submit(Kind.TRAIN, {}), store.submit(Kind.TRAIN, {})
-    job = store.claim([Kind.TRAIN], "a")
+    job = claim(store, [Kind.TRAIN], "a")
     assert store.request_stop(queued) is Status.STOPPED
     assert not store.report(job, phase="training")
     assert store.request_stop(running) is Status.STOPPING
@@ -118,7 +145,7 @@ def test_writers_wait_for_each_other(home, store):
         try:
             for n in range(50):
                 mine.report(job, metrics=[Metric("step", n, 0, "train", "loss", 1.0, 1.0)])
-                mine.claim([Kind.CHECK], "nobody")
+                claim(mine, [Kind.CHECK], "nobody")
         except StoreError as error:
             failures.append(error)
         mine.close()
@@ -233,7 +260,7 @@ def test_an_import_is_a_finished_run_that_no_engine_takes(store):
     assert (job.kind, job.status, job.title) == (Kind.IMPORT, Status.COMPLETED, "log.csv")
     assert job.duration_s == pytest.approx(12.5)
     assert [row.value for row in store.metrics(job, per="epoch")] == [1.5]
-    assert store.claim(list(Kind), "a") is None
+    assert claim(store, list(Kind), "a") is None
     assert store.job(store.add_import("x", {}, [], None)).duration_s is None
 
 
@@ -288,7 +315,7 @@ def test_runs_of_the_first_schema_get_places_and_no_names(home):
 def checkpointed(store, status, epochs=3):
     """A run that ended in this status with so many epochs behind its checkpoint."""
     job_id = store.submit(Kind.TRAIN, RunConfig().model_dump(mode="json"))
-    job = store.claim([Kind.TRAIN], "a")
+    job = claim(store, [Kind.TRAIN], "a")
     assert job.id == job_id
     rows = [Metric("epoch", 10 * e + 9, e, "train", "loss", 1.0, 1.0) for e in range(epochs)]
     rows += [Metric("step", s, s // 10, "train", "loss", 1.0, 1.0) for s in range(10 * epochs + 5)]
@@ -307,11 +334,11 @@ def test_a_pause_is_asked_for_once_and_ends_as_paused(store):
     queued = store.submit(Kind.TRAIN, {})
     with pytest.raises(RunStateError, match="is queued; only a running one can be paused"):
         store.request_pause(queued)
-    job = store.claim([Kind.TRAIN], "a")
+    job = claim(store, [Kind.TRAIN], "a")
     assert store.request_pause(queued) is Status.PAUSING
     assert store.request_pause(queued) is Status.PAUSING
     assert store.report(job)
-    assert store.claim([Kind.TRAIN], "b") is None
+    assert claim(store, [Kind.TRAIN], "b") is None
     store.finish(queued, Status.STOPPED)
     assert store.job(queued).status is Status.PAUSED
     assert store.request_pause(queued) is Status.PAUSED
@@ -322,7 +349,7 @@ def test_a_pause_is_asked_for_once_and_ends_as_paused(store):
 
 def test_a_stop_overrules_a_pause(store):
     job_id = store.submit(Kind.TRAIN, {})
-    store.claim([Kind.TRAIN], "a")
+    claim(store, [Kind.TRAIN], "a")
     store.request_pause(job_id)
     assert store.request_stop(job_id) is Status.STOPPING
     store.finish(job_id, Status.STOPPED)
@@ -367,9 +394,9 @@ def test_a_resumed_run_keeps_its_place_and_what_its_checkpoint_has_behind_it(sto
     assert len(store.metrics(other, per="step")) == 35
     assert queued.rewinds == job.rewinds + 1
     assert [ahead.id for ahead in store.ahead_of(queued)] == [waiting]
-    assert store.claim([Kind.TRAIN], "a").id == waiting
+    assert claim(store, [Kind.TRAIN], "a").id == waiting
     store.finish(waiting, Status.COMPLETED)
-    assert store.claim([Kind.TRAIN], "a").id == job.id
+    assert claim(store, [Kind.TRAIN], "a").id == job.id
     time.sleep(0.02)
     store.finish(job.id, Status.COMPLETED)
     assert job.duration_s < store.job(job.id).duration_s < job.duration_s + 0.5
@@ -414,13 +441,15 @@ def test_the_time_of_a_lost_run_ends_with_its_last_heartbeat(store):
 
 
 def test_checkpoints_go_with_their_run_and_strangers_are_swept(store):
-    kept, gone = checkpointed(store, Status.COMPLETED), checkpointed(store, Status.COMPLETED)
-    for name in (kept.id, gone.id, "stranger"):
+    """What was exported from an imported run stands in such a folder, too."""
+    kept, gone = checkpointed(store, Status.COMPLETED).id, checkpointed(store, Status.COMPLETED).id
+    imported = store.add_import("elsewhere", {}, [], None)
+    for name in (kept, gone, imported, "stranger"):
         store.checkpoints(name).mkdir(parents=True)
         (store.checkpoints(name) / "file").touch()
-    store.delete([gone.id])
+    store.delete([gone])
     store.sweep_checkpoints()
-    assert [folder.name for folder in (store.home / "checkpoints").iterdir()] == [kept.id]
+    assert {folder.name for folder in (store.home / "checkpoints").iterdir()} == {kept, imported}
 
 
 def test_a_run_that_reaches_its_time_while_it_pauses_says_so(store):

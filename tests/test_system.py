@@ -18,7 +18,7 @@ from core.records import Job, Kind, Sample, Status
 from core.store import Store
 from tests.conftest import QUICK
 from tests.page_app import Open, charts
-from tests.recorded import STEPS, running_run
+from tests.recorded import STEPS, claim, running_run
 
 NAMES = {"process_cpu_percent", "machine_cpu_percent", "process_memory_bytes", "machine_memory_bytes"}
 
@@ -106,7 +106,7 @@ def test_a_run_without_samples_has_no_such_charts(show: Open, store: Store) -> N
 def test_the_memory_limit_of_a_gpu_is_drawn(show: Open, store: Store) -> None:
     config = {"layout": {"device_type": "GPU", "logical_devices": 2, "memory_limit_mb": 2048}}
     store.submit(Kind.TRAIN, RunConfig.model_validate(config).model_dump(mode="json"))
-    job = store.claim([Kind.TRAIN], "somebody")
+    job = claim(store, [Kind.TRAIN], "somebody")
     assert job is not None
     store.report(
         job, samples=[Sample(1.0, 0, "gpu0_memory_bytes", 3.0 * 2**30), Sample(1.0, 0, "gpu0_power_w", 70.0)]

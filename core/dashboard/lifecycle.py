@@ -13,9 +13,9 @@ from core.dashboard.access import limits, over_limits, why_not
 from core.dashboard.messages import plain, problem, told
 from core.dashboard.server import machine, missing_device
 from core.errors import ConfigError, MirrorboardError, RunStateError
-from core.gate import extended
 from core.records import Job, Kind, Status
 from core.store import Store
+from core.transitions import extended
 
 MONITORS = {"val_loss": "Validation loss", "val_sparse_categorical_accuracy": "Validation accuracy"}
 """What early stopping may look at."""
