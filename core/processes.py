@@ -86,14 +86,19 @@ class Processes(Database):
             connection.execute("DELETE FROM engines WHERE id = ?", (engine_id,))
 
     def retire_engine(self, engine_id: str) -> bool:
-        """Forgets an engine process that is to be ended, unless it has a job; it is given none any more."""
+        """Forgets an engine process that is to be ended; it is given no job any more.
+
+        Returns:
+            False when it has a job, and stays.
+        """
         with self.write() as connection:
-            cursor = connection.execute(
-                "DELETE FROM engines WHERE id = ? AND NOT EXISTS"
-                f" (SELECT 1 FROM jobs WHERE engine_id = engines.id AND status IN ({marks(ACTIVE)}))",
+            busy = connection.execute(
+                f"SELECT 1 FROM jobs WHERE engine_id = ? AND status IN ({marks(ACTIVE)})",
                 (engine_id, *ACTIVE),
-            )
-        return cursor.rowcount == 1
+            ).fetchone()
+            if busy is None:
+                connection.execute("DELETE FROM engines WHERE id = ?", (engine_id,))
+        return busy is None
 
     def engines(self) -> list[Engine]:
         """The engine processes that were started and not yet found ended."""
