@@ -103,5 +103,6 @@ def test_the_soak_does_harm_and_counts() -> None:
     (row,) = benchmark("soak", "--runs", "2")
     assert (row["runs"], row["wrong"], row["lost"], row["left_over"], row["orphans"]) == (2, 0, 0, 0, 0)
     assert row["unseen"] == 0
-    assert row["in_time"] == 2 - int(row["fates"].split(" none")[0])  # harm that comes too late proves nothing
+    # Harm that comes too late proves nothing.
+    assert row["in_time"] == 2 - int(row["fates"].split(" none")[0])
     assert row["seconds_each"] > 0
