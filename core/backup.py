@@ -19,10 +19,11 @@ from pathlib import Path
 
 import psutil
 
-from core.database import FILE_NAME, migrate, newest_schema
+from core.database import FILE_NAME
 from core.engine.checkpoints import Checkpoints
 from core.errors import EngineError, InvalidDatabase, StoreError
 from core.records import ACTIVE, RUNS, Job, Status
+from core.schema import migrate, newest_schema
 from core.store import Store
 
 _BUSY_TIMEOUT_S = 10.0

@@ -12,7 +12,7 @@ from conftest import QUICK, ended
 from pydantic import ValidationError
 from streamlit import config
 
-from core import database
+from core import schema
 from core.access import ANYBODY, AccessSettings, Action, Limits, Person, Role, Roles, parse_access, person_id
 from core.config import DeviceLayout, ModelConfig, RunConfig, parse_config
 from core.dashboard import access
@@ -307,9 +307,9 @@ def test_a_run_that_has_used_up_its_time_is_stopped_keeps_its_checkpoints_and_sa
 
 def test_runs_of_an_older_schema_belong_to_nobody_and_have_no_limit(home):
     home.mkdir()
-    before = next(n for n, script in enumerate(database._MIGRATIONS) if "ADD COLUMN owner" in script)
+    before = next(n for n, script in enumerate(schema._MIGRATIONS) if "ADD COLUMN owner" in script)
     connection = sqlite3.connect(home / "mirrorboard.sqlite3", isolation_level=None)
-    database.migrate(connection, to=before)
+    schema.migrate(connection, to=before)
     connection.execute(
         "INSERT INTO jobs (id, kind, status, config, created_at) VALUES ('old', 'train', 'lost', '{}', 1)"
     )

@@ -14,10 +14,11 @@ import pytest
 from conftest import LONG, QUICK, ROOT, command, ended, json_of, launching, wait_for
 
 from core import backup as backups
-from core.database import FILE_NAME, migrate, newest_schema
+from core.database import FILE_NAME
 from core.engine.checkpoints import Checkpoints
 from core.errors import StoreError
 from core.records import Kind, LogLine, Metric, Status
+from core.schema import migrate, newest_schema
 from core.store import Store
 from tests.recorded import claim
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core import database, report
+from core import report, schema
 from core.analysis.calibration import expected_calibration_error
 from core.dashboard.live import RunView
 from core.records import ConfidenceBin, Job, Kind, Metric, Status
@@ -206,10 +206,10 @@ def test_bins_are_kept_by_epoch_and_go_with_their_run(store: Store) -> None:
 
 
 def test_a_store_without_bins_gets_them(home: Path) -> None:
-    older = next(n for n, script in enumerate(database._MIGRATIONS) if "confidence_bins" in script)
+    older = next(n for n, script in enumerate(schema._MIGRATIONS) if "confidence_bins" in script)
     home.mkdir()
     connection = sqlite3.connect(home / "mirrorboard.sqlite3")
-    for script in database._MIGRATIONS[:older]:
+    for script in schema._MIGRATIONS[:older]:
         connection.executescript(script)
     connection.execute(
         "INSERT INTO jobs (id, kind, status, config, created_at) VALUES ('a', 'train', 'running', '{}', 1.0)"

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from core import database
+from core import schema
 from core.config import RunConfig
 from core.errors import ConfigError, LimitExceeded, MirrorboardError, RunNotFound, RunStateError, StoreError
 from core.records import RUNS, Engine, Kind, LogLine, Metric, Sample, Status
@@ -295,7 +295,7 @@ def test_a_run_keeps_its_place_when_others_go(store):
 def test_runs_of_the_first_schema_get_places_and_no_names(home):
     home.mkdir()
     connection = sqlite3.connect(home / "mirrorboard.sqlite3")
-    connection.executescript(database._MIGRATIONS[0])
+    connection.executescript(schema._MIGRATIONS[0])
     for n, kind in enumerate(("inspect", "train", "check", "train")):
         connection.execute(
             "INSERT INTO jobs (id, kind, status, config, created_at) VALUES (?, ?, 'completed', '{}', 1.0)",
